@@ -1,0 +1,43 @@
+# make demo    the whole job on this machine: environment, server, golden prompts, shards, certificate, report
+# make test    the environment, then the whole suite, real server included
+# make check   ruff and mypy
+# make lock    pins the requirements anew from pyproject.toml
+# make clean   takes away what these made
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+BIN := .venv/bin
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+# Byte code that an import makes is worth keeping: the server starts often.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test check lock clean env help
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# make /make /p' Makefile
+
+env:
+	@.ci/setup "$(PYTHON)"
+
+demo: env
+	@$(BIN)/shardgate demo $(DEMO_ARGS)
+
+test: env
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: env
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+# Without annotations and without the index: the lock says the same wherever it was made.
+LOCK = $(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --no-emit-index-url --no-annotate --no-header --quiet
+lock: env
+	@$(LOCK) --extra cpu --extra dev --output-file requirements/cpu.txt
+	@$(LOCK) --constraint requirements/cpu.txt --output-file requirements/base.txt
+
+clean:
+	rm -rf .venv .venv-base .env-stamp* runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find contracts harness tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,43 @@
+"""The suite's options, markers and hypothesis profiles; no logic, no fixtures.
+
+Place in the flow: read by pytest before everything else. Imports pytest and hypothesis only.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+_SLOW_STARTS = (HealthCheck.too_slow, HealthCheck.data_too_large)
+
+settings.register_profile("default", max_examples=200, deadline=None, suppress_health_check=_SLOW_STARTS)
+settings.register_profile(
+    "ci",
+    max_examples=1000,
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=_SLOW_STARTS,
+)
+settings.register_profile("deep", max_examples=20_000, deadline=None, suppress_health_check=_SLOW_STARTS)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("shardgate")
+    group.addoption(
+        "--gpus", type=int, default=None, help="GPUs that `-m gpu` may use (default: the deployment's)"
+    )
+    group.addoption("--model", default=None, help="model path or name that the server tests boot")
+    group.addoption("--base-url", default=None, help="a running SGLang server to test instead of booting one")
+    group.addoption("--deployment", default=None, help="entry of fixtures/deployments.toml for `-m gpu`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "server: boots a real SGLang server (CPU platform)")
+    config.addinivalue_line("markers", "gpu: needs GPUs; deselected unless asked for with `-m gpu`")
+    chosen = config.option.markexpr
+    if "gpu" not in chosen:
+        config.option.markexpr = f"({chosen}) and not gpu" if chosen else "not gpu"

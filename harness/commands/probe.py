@@ -1,0 +1,80 @@
+"""`shardgate probe`: judges a running server and says how to record with it.
+
+Place in the flow: outermost; calls `harness.pipeline` and the reports. At the top it imports light modules only.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from contracts.errors import ShardgateError
+from contracts.records import Verdict
+from harness.commands import shell
+from harness.commands.progress import Progress
+
+
+@click.command()
+@click.argument("base_url", metavar="URL")
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, path_type=Path),
+    help="The model's tokenizer folder; without it the server's /tokenize and /detokenize are asked.",
+)
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as HTML."
+)
+@shell.json_option
+def probe(base_url: str, tokenizer: Path | None, html: Path | None, as_json: bool) -> int:
+    """Run the sampled golden prompts through the three modes of the server at URL.
+
+    Exits 1 when any outcome is `contradicted`: a field says what the tokens do not.
+    """
+    url = checked_url(base_url)
+    from harness import pipeline
+
+    with Progress() as progress:
+        report = pipeline.probe(url, tokenizer=tokenizer, on_event=progress)
+    if html is not None:
+        from harness.report.html import write_html
+
+        write_html(html, report)
+    if as_json:
+        shell.emit(report)
+    else:
+        from harness.report.terminal import print_report
+
+        print_report(report, sys.stdout)
+    answered = [outcome for outcome in report.results if outcome.fault is None]
+    if not answered:
+        faults = {outcome.fault for outcome in report.results}
+        raise ShardgateError(
+            "no prompt got an answer that could be judged",
+            where=url,
+            why="; ".join(sorted(fault for fault in faults if fault)) or "the server gave no results",
+            remedy="look into the server's log, then probe again",
+        )
+    contradicted = any(outcome.verdict is Verdict.CONTRADICTED for outcome in answered)
+    return shell.FINDINGS if contradicted else shell.HOLDS
+
+
+def checked_url(text: str) -> str:
+    """Return a server's base URL without a trailing slash or `/v1`; `host:port` becomes http.
+
+    Raises:
+        click.BadParameter: no http(s) URL with a host.
+    """
+    url = text if "://" in text else f"http://{text}"
+    parts = urlsplit(url)
+    try:
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise click.BadParameter(
+            f"{text!r} is no http(s) URL such as http://127.0.0.1:30000", param_hint="URL"
+        )
+    return url.rstrip("/").removesuffix("/v1")

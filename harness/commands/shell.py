@@ -1,0 +1,135 @@
+"""What the commands share: the `--json` switch, errors told in four words, exit codes.
+
+Place in the flow: outermost. Imports click and `contracts.errors`.
+
+Exit codes: 0 all holds · 1 findings · 2 wrong use or a fault of the environment · 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from contracts.errors import ShardgateError
+
+HOLDS, FINDINGS, FAULT, INTERRUPTED = 0, 1, 2, 130
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def json_option(command: Command) -> Command:
+    """Add `--json`: one JSON value on standard output, and progress on standard error as always."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON value on standard output.")(command)
+
+
+def emit(value: Any) -> None:
+    """Print one JSON value on standard output."""
+    from harness.report.data import dumps
+
+    click.echo(dumps(value))
+
+
+def run(group: click.Group, arguments: Sequence[str] | None, name: str) -> NoReturn:
+    """Run the command line and leave with its exit code; a user's error comes without a traceback."""
+    signal.signal(signal.SIGTERM, _terminated)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = group.main(args=argv, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else HOLDS)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (head, less) went away: nothing more to tell, and no second error at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except click.ClickException as error:
+        error.show()
+        _as_json(argv, ShardgateError(error.format_message(), remedy="see --help"))
+        sys.exit(FAULT)
+    except Exception as error:
+        told = explain(error)
+        if told is None or os.environ.get("SHARDGATE_DEBUG"):
+            import traceback
+
+            traceback.print_exc()
+        # Never 1, which Python would exit with: a crash must not read as findings.
+        told = told or ShardgateError(
+            f"{type(error).__name__}: {error}",
+            why="a fault of shardgate itself, or a case that it does not know",
+            remedy="report it with the lines above",
+        )
+        show(told)
+        _as_json(argv, told)
+        sys.exit(FAULT)
+
+
+def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
+    # As an exception, so that a booted server's process group goes before this process does.
+    raise SystemExit(128 + signum)
+
+
+def _as_json(argv: Sequence[str], error: ShardgateError) -> None:
+    flags = argv[: argv.index("--")] if "--" in argv else argv
+    if "--json" in flags:
+        parts = {part: getattr(error, part) for part in ("what", "where", "why", "remedy")}
+        click.echo(json.dumps({"error": parts}, indent=2))
+
+
+def explain(error: BaseException) -> ShardgateError | None:
+    """Return what the user is told of `error`, or None for a fault of ours, which needs its traceback."""
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return explain(error.exceptions[0])
+    if isinstance(error, ShardgateError):
+        return error
+    if isinstance(getattr(error, "what", None), str) and isinstance(getattr(error, "remedy", None), str):
+        return ShardgateError(
+            str(getattr(error, "what", "")),
+            where=str(getattr(error, "where", "") or ""),
+            why=str(getattr(error, "why", "") or ""),
+            remedy=str(getattr(error, "remedy", "") or ""),
+        )
+    if isinstance(error, ModuleNotFoundError):
+        missing = (error.name or "").split(".")[0]
+        if missing in ("harness", "contracts", ""):
+            return None
+        return ShardgateError(
+            f"this needs the package `{missing}`, which is not installed",
+            why="the base install probes, audits and verifies; booting a server needs SGLang",
+            remedy="install shardgate with its extra `cpu` (or `gpu`), or run `make demo` in a clone",
+        )
+    if isinstance(error, OSError) and error.errno is not None:
+        return ShardgateError(
+            error.strerror or type(error).__name__,
+            where=str(error.filename or ""),
+            remedy="check the path, its permissions, the disk and the network",
+        )
+    return None
+
+
+def show(error: ShardgateError) -> None:
+    """Print an error's four parts on standard error; what came from outside can't act on the terminal."""
+    from harness.report.text import safe
+
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(_indented(safe_lines(error.what, safe)), err=True)
+    for label, text in (("where", error.where), ("why", error.why), ("remedy", error.remedy)):
+        if text:
+            click.echo(f"  {label + ':':<8}{_indented(safe_lines(text, safe), 10)}", err=True)
+
+
+def safe_lines(text: str, safe: Callable[[str], str]) -> str:
+    """Return `text` made safe line by line: a log's telling lines stay lines."""
+    return "\n".join(safe(line) for line in str(text).splitlines())
+
+
+def _indented(text: str, width: int = 2) -> str:
+    return text.replace("\n", "\n" + " " * width)
