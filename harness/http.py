@@ -43,11 +43,16 @@ def clean_base_url(base_url: str) -> str:
     Raises:
         RequestRefused: it is not an http(s) URL.
     """
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(base_url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        why = "it has no http:// or https:// in front, or no host"
+    except ValueError as error:
+        good, why = False, str(error)
+    if not good:
         raise RequestRefused(
             what=f"{base_url!r} is not the URL of a server",
-            why="it has no http:// or https:// in front, or no host",
+            why=why,
             remedy="give it like http://127.0.0.1:30000",
         )
     return base_url.rstrip("/").removesuffix("/v1").rstrip("/")
@@ -144,7 +149,7 @@ class HttpSession:
             raise self._told(error, url, bytes(received)) from error
         body = bytes(received)
         if status != 200:
-            raise status_error(status, _message(body), where=url, body=body)
+            raise status_error(status, answer_message(body), where=url, body=body)
         return body
 
     def _told(self, error: Exception, url: str, body: bytes) -> ClientError:
@@ -172,7 +177,8 @@ class HttpSession:
         return server_gone(url, why, body)
 
 
-def _message(body: bytes) -> str:
+def answer_message(body: bytes) -> str:
+    """Return the server's own words out of an error answer of any shape, or how the body begins."""
     try:
         return error_message(json_object(body)) or excerpt(body)
     except MalformedResponse:

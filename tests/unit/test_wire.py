@@ -311,9 +311,9 @@ def test_tool_calls_text_means_what_the_body_says(calls: Any) -> None:
 NAMES = st.sampled_from(
     [
         "choices", "message", "delta", "content", "reasoning_content", "tool_calls", "function", "index",
-        "usage", "meta_info", "output_ids", "text", "finish_reason", "type", "matched", "sglext", "logprobs", "error",
+        "usage", "meta_info", "output_ids", "text", "finish_reason", "type", "matched", "sglext", "logprobs",
         "object", "message", "output_token_logprobs", "completion_tokens", "prompt_tokens", "input_ids",
-        "code",
+        "code", "error",
     ]
 )  # fmt: skip
 SHAPES = st.recursive(
