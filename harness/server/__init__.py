@@ -1,0 +1,42 @@
+"""The server stage: boots SGLang on GPUs or on a CPU, or attaches to a server that runs.
+
+Place in the flow: first. Imports `contracts.records` and the standard library; SGLang runs as a process of
+its own, so this package needs neither torch nor sglang.
+"""
+
+from harness.server.attach import AttachedServer, attach, server_facts
+from harness.server.deployments import Deployment, load_deployment, load_deployments
+from harness.server.failures import (
+    BootFailed,
+    BootTimeout,
+    CannotBoot,
+    Mismatch,
+    NotReady,
+    ServerDied,
+    ServerError,
+    Unreachable,
+)
+from harness.server.hardware import gpu_count
+from harness.server.launch import SGLangServer
+from harness.server.progress import BootProgress, Phase
+
+__all__ = [
+    "AttachedServer",
+    "BootFailed",
+    "BootProgress",
+    "BootTimeout",
+    "CannotBoot",
+    "Deployment",
+    "Mismatch",
+    "NotReady",
+    "Phase",
+    "SGLangServer",
+    "ServerDied",
+    "ServerError",
+    "Unreachable",
+    "attach",
+    "gpu_count",
+    "load_deployment",
+    "load_deployments",
+    "server_facts",
+]

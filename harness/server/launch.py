@@ -1,0 +1,365 @@
+"""Booting SGLang and ending it: a context manager around one server process and all that it starts.
+
+Place in the flow: the first stage. Imports the stage's own modules only; SGLang runs in a process of its own
+and is never imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal, Self
+
+from contracts.records import ServerFacts
+from harness.server import guard
+from harness.server.attach import AttachedServer, attach, server_facts
+from harness.server.cpu import cpu_environment, cpu_flags
+from harness.server.failures import (
+    BootFailed,
+    BootTimeout,
+    CannotBoot,
+    NotReady,
+    ServerDied,
+    ServerError,
+    Unreachable,
+    describe_exit,
+    find_sign,
+    from_log,
+    telling_lines,
+)
+from harness.server.flags import asked, text_of
+from harness.server.hardware import free_port, needs_cpu_platform, port_is_free
+from harness.server.http import call
+from harness.server.progress import BootProgress, LogFollower, Phase
+from harness.server.ready import confirm, info, is_warm, prove_generation
+
+Device = Literal["auto", "cpu", "gpu"]
+
+_OWN = {"model_path": "model_path", "host": "host=", "port": "port="}
+
+
+def sglang_version() -> str:
+    """The version of the installed SGLang. Raises `CannotBoot` when there is none."""
+    if importlib.util.find_spec("sglang") is None:
+        raise CannotBoot(
+            "SGLang is not installed",
+            where=sys.prefix,
+            why="booting a server needs it; judging a running one and auditing shards don't",
+            remedy="install shardgate[cpu] or, on a GPU box, shardgate[gpu]",
+        )
+    return importlib.metadata.version("sglang")
+
+
+class SGLangServer:
+    """One SGLang server, from boot to the end of its last process.
+
+    `with SGLangServer(path, flags=["--reasoning-parser", "kimi_k2"]) as server:` boots, waits until the
+    server is ready in the sense of `harness.server.ready`, and ends it on the way out, whatever the way.
+    Every flag is passed to SGLang as it is. Without `port` a free one is found. The log goes to `log_path`,
+    by default a file in the temporary folder that is kept when the boot fails and removed otherwise.
+
+    The server's processes are a process group of their own. A second process watches over it: when this one
+    is gone, by Ctrl-C, SIGTERM or even SIGKILL, the group is ended.
+
+    Errors are `ServerError`s, see `harness.server.failures`.
+    """
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        flags: Sequence[str] = (),
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        log_path: str | os.PathLike[str] | None = None,
+        device: Device = "auto",
+        timeout: float | None = None,
+        grace: float = 10.0,
+        on_progress: Callable[[BootProgress], None] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`timeout` is the seconds until ready: 600 on a CPU and 7200 elsewhere unless given.
+
+        `grace` is the seconds between SIGINT and SIGKILL at the end. `on_progress` is called whenever the
+        boot has moved, and once a second. `env` is added to the environment.
+        """
+        self.model_path = os.fspath(model_path)
+        self.host = host
+        self.on_cpu = needs_cpu_platform() if device == "auto" else device == "cpu"
+        self.flags = tuple(flags) + (cpu_flags(flags) if self.on_cpu else ())
+        self.timeout = timeout if timeout is not None else (600.0 if self.on_cpu else 7200.0)
+        self._grace = grace
+        self._asked_port = port
+        self._asked_log = None if log_path is None else Path(log_path)
+        self._env = dict(env or {})
+        self._on_progress = on_progress
+        self._api_key = text_of(self.flags, "api_key")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._marker = ""
+        self._lock = threading.Lock()
+        self._ready = False
+        self.port = 0
+        self.log_path = self._asked_log or Path()
+        self.boot_seconds = 0.0
+
+    @property
+    def base_url(self) -> str:
+        """`http://host:port`; for a server that listens everywhere, by the loopback address."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        return f"http://{host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of SGLang's main process, which is also its process group."""
+        if self._process is None:
+            raise RuntimeError("the server was not started")
+        return self._process.pid
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command line that starts it."""
+        own = ("--model-path", self.model_path, "--host", self.host, "--port", str(self.port))
+        return (sys.executable, "-m", "sglang.launch_server", *own, *self.flags)
+
+    def environment(self) -> dict[str, str]:
+        """The environment that it is started in."""
+        given = {**os.environ, **self._env}
+        given.pop("PYTHONDONTWRITEBYTECODE", None)
+        given["PYTHONUNBUFFERED"] = "1"
+        # SGLang warms up by HTTP requests to itself, which a proxy would swallow.
+        for name in ("no_proxy", "NO_PROXY"):
+            given[name] = ",".join(filter(None, (given.get(name), "127.0.0.1,localhost")))
+        if Path(self.model_path).exists():
+            given.setdefault("HF_HUB_OFFLINE", "1")
+        if self.on_cpu:
+            given.update(cpu_environment(self.flags, given))
+        given[guard.MARKER] = self._marker
+        return given
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Boot and return when ready. On any error, Ctrl-C included, nothing of the server is left."""
+        if self._process is not None:
+            raise RuntimeError("the server was started already")
+        version = sglang_version()
+        self._refuse_early()
+        self.port = self._asked_port if self._asked_port is not None else free_port(self.host)
+        self._marker = uuid.uuid4().hex
+        self.log_path = (
+            self._asked_log or Path(tempfile.gettempdir()) / f"sglang-{self.port}-{self._marker[:8]}.log"
+        )
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        try:
+            self._spawn()
+            self._wait(started, version)
+        except BaseException:
+            self._end()
+            raise
+        self.boot_seconds = time.monotonic() - started
+        self._ready = True
+
+    def _refuse_early(self) -> None:
+        for name in _OWN.keys() & asked(self.flags).keys():
+            raise CannotBoot(
+                f"--{name.replace('_', '-')} among the flags",
+                why="the harness sets it itself, since it must know where the server answers",
+                remedy=f"give it as the argument {_OWN[name]}",
+            )
+        path = Path(self.model_path).expanduser()
+        looks_local = path.exists() or self.model_path.startswith((os.sep, ".", "~")) or self.model_path == ""
+        if (
+            looks_local
+            and not path.is_file()
+            and not any((path / n).is_file() for n in ("config.json", "params.json"))
+        ):
+            there = "it holds no config.json" if path.is_dir() else "there is no such file or folder"
+            raise CannotBoot(
+                "the model path is wrong",
+                where=self.model_path,
+                why=there,
+                remedy="give a folder with config.json, tokenizer and weights, or a hub name (org/model)",
+            )
+        if self._asked_port is not None and not port_is_free(self.host, self._asked_port):
+            raise CannotBoot(
+                f"port {self._asked_port} can't be used",
+                where=f"{self.host}:{self._asked_port}",
+                why="another process listens there, or the address is not this machine's",
+                remedy="choose another port, or leave the port out and a free one is found",
+            )
+
+    def _spawn(self) -> None:
+        self._log = self.log_path.open("wb")
+        watcher = [
+            sys.executable,
+            "-I",
+            "-S",
+            guard.__file__,
+            str(os.getpid()),
+            self._marker,
+            str(self._grace),
+        ]
+        self._guard = subprocess.Popen(watcher, stdin=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=self.environment(),
+            start_new_session=True,
+        )
+        self._tell_guard(f"{self._process.pid}\n")
+
+    def _tell_guard(self, words: str) -> None:
+        if self._guard is None or self._guard.stdin is None:
+            return
+        try:
+            self._guard.stdin.write(words.encode())
+            self._guard.stdin.flush()
+        except OSError:
+            return  # somebody killed the watchdog; ending the server does not need it
+
+    def _wait(self, started: float, version: str) -> None:
+        """Follow the log and ask over HTTP until the server is ready, dead, or out of time."""
+        log = LogFollower(self.log_path)
+        deadline = started + self.timeout
+        told: tuple[object, ...] = ()
+        while True:
+            lines = log.poll()
+            now = log.progress()
+            seen = (now.phase, now.shards_done, now.shards_total, int(now.elapsed))
+            if self._on_progress and seen != told:
+                self._on_progress(now)
+                told = seen
+            self._judge(lines)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._error(
+                    BootTimeout,
+                    f"the server was not ready after {self.timeout:g} s",
+                    f"it got as far as: {now}",
+                    remedy="raise the timeout if the log still moves; else see what its last lines wait for",
+                )
+            try:
+                if self._answers(log):
+                    self._prove(left, version)
+                    break
+            except Unreachable:
+                # Refused while loading; reset when it dies, which the next turn finds out.
+                pass
+            time.sleep(0.25)
+        log.advance(Phase.READY)
+        if self._on_progress:
+            self._on_progress(log.progress())
+
+    def _answers(self, log: LogFollower) -> bool:
+        if call(self.base_url, "/model_info", timeout=5.0, api_key=self._api_key).status != 200:
+            return False
+        log.advance(Phase.WARMUP)
+        if log.phase is not Phase.CHECKING and not is_warm(self.base_url, api_key=self._api_key):
+            return False
+        log.advance(Phase.CHECKING)
+        return True
+
+    def _prove(self, seconds: float, version: str) -> None:
+        try:
+            prove_generation(self.base_url, timeout=seconds, api_key=self._api_key)
+        except NotReady as error:
+            error.log_lines = telling_lines(self.log_text())
+            raise
+        reported = info(self.base_url, "server_info", api_key=self._api_key)
+        confirm(self.base_url, self.model_path, self.flags, reported, version)
+
+    def _judge(self, lines: Sequence[str]) -> None:
+        """Raise if the process is gone or has logged something that it will never recover from."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise self._error(
+                BootFailed,
+                f"the server died while booting ({describe_exit(code)})",
+                "the log does not say why",
+            )
+        if found := find_sign(lines, only_hanging=True):
+            raise self._error(BootFailed, "the server can't become ready", found[1])
+
+    def _error(self, kind: type[ServerError], what: str, fallback: str, remedy: str = "") -> ServerError:
+        text = self.log_text()
+        error = from_log(kind, what, f"log {self.log_path}", text, fallback)
+        if remedy and find_sign(telling_lines(text)) is None:
+            error.remedy = remedy
+        return error
+
+    def log_text(self) -> str:
+        """All that the server has logged so far."""
+        try:
+            return self.log_path.read_text("utf-8", "replace")
+        except OSError:
+            return ""
+
+    @staticmethod
+    def attach(url: str, *, api_key: str | None = None, wait: float = 0.0) -> AttachedServer:
+        """A running server by URL instead of a boot; see `harness.server.attach`."""
+        return attach(url, api_key=api_key, wait=wait)
+
+    def facts(self) -> ServerFacts:
+        """What the server reports about itself."""
+        return server_facts(self.base_url, api_key=self._api_key)
+
+    def alive(self) -> bool:
+        """Whether SGLang's main process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def check(self) -> None:
+        """Raise `ServerDied`, with the log's telling lines, if the server is gone."""
+        if self._process is None:
+            raise RuntimeError("the server was not started")
+        code = self._process.poll()
+        if code is not None:
+            raise self._error(
+                ServerDied, f"the server died ({describe_exit(code)})", "the log does not say why"
+            )
+
+    def stop(self) -> None:
+        """End the server and everything that it started. Safe to call again."""
+        self._end()
+        if self._asked_log is None and self._ready:
+            self.log_path.unlink(missing_ok=True)
+
+    def _end(self) -> None:
+        with self._lock:
+            try:
+                if self._process is not None:
+                    guard.end_group(self._process.pid, self._marker, self._grace)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(timeout=10)
+                self._tell_guard("done\n")
+            finally:
+                # Without the word above, the end of the pipe has the watchdog finish the work.
+                if self._guard is not None:
+                    if self._guard.stdin is not None and not self._guard.stdin.closed:
+                        self._guard.stdin.close()
+                    self._guard.wait()
+                    self._guard = None
+                if self._log is not None:
+                    self._log.close()
+                    self._log = None
