@@ -1,0 +1,244 @@
+"""The diagnosis: fields and framing against what the ids say; every difference gets a loss's name.
+
+Place in the flow: inside the judge, after the rebuild and the truth. Imports both and the records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from contracts.framing import Framing
+from contracts.rebuild import Rebuilt
+from contracts.records import Fields, Loss, SegmentKind
+from contracts.truth import TrueCall, Truth
+
+
+class _Place:
+    """Makes losses at a byte of the raw text."""
+
+    def __init__(self, truth: Truth) -> None:
+        self.truth = truth
+
+    def __call__(self, name: str, kind: SegmentKind, byte: int | None, detail: str = "") -> Loss:
+        at = len(self.truth.raw) if byte is None else byte
+        last = max(0, len(self.truth.offsets) - 2)
+        return Loss(name, kind, min(self.truth.token_at(at), last), at, detail)
+
+
+def diagnose(fields: Fields, framing: Framing, rebuilt: Rebuilt, truth: Truth) -> list[Loss]:
+    """Name what the fields say that the ids do not, and what the fields can't say."""
+    place = _Place(truth)
+    out: list[Loss] = []
+    if rebuilt.fault is not None:
+        start = truth.first(SegmentKind.TOOL_SECTION)
+        out.append(place("arguments-altered", SegmentKind.TOOL_SECTION, start, rebuilt.fault))
+    out.extend(_reasoning(fields, framing, truth, place))
+    out.extend(_content(fields, framing, truth, place))
+    if framing.tools_parsed:
+        out.extend(_calls(rebuilt, truth, place))
+    out.extend(_leaks(fields, framing, truth, place))
+    out.extend(_frame(rebuilt, framing, truth, place))
+    return _unique(out)
+
+
+def _unique(losses: list[Loss]) -> list[Loss]:
+    seen: set[tuple[str, SegmentKind]] = set()
+    kept = []
+    for loss in losses:
+        if (loss.name, loss.segment) not in seen:
+            seen.add((loss.name, loss.segment))
+            kept.append(loss)
+    return kept
+
+
+def _reasoning(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> Iterator[Loss]:
+    kind = SegmentKind.REASONING
+    wrote, got = truth.text_of(kind), _before_end(fields.reasoning_content, truth)
+    start = truth.first(kind)
+    answer, content = truth.text_of(SegmentKind.CONTENT), _before_end(fields.content, truth)
+    if truth.call_in_reasoning is not None and framing.reasoning_parsed:
+        yield place("call-in-reasoning", kind, truth.call_in_reasoning.start)
+    if framing.constrained and truth.thinking and truth.closer is None and truth.ends and got:
+        yield place("content-in-reasoning", kind, start, "constrained output that never closed its thinking")
+    if wrote == got:
+        return
+    if truth.thinking and not got and (truth.closer is not None or wrote.strip()):
+        if wrote.strip() in content and (wrote.strip() or framing.format.closer in content):
+            yield place("reasoning-in-content", kind, start)
+        else:
+            yield place("reasoning-altered", kind, start, "the reasoning is gone")
+    elif not wrote.strip() and answer.strip() and got.strip() and got.strip() in _tail(truth):
+        yield place("content-in-reasoning", SegmentKind.CONTENT, truth.first(SegmentKind.CONTENT))
+    elif wrote.strip() == got.strip():
+        yield place("reasoning-stripped", kind, start)
+    elif got and wrote.startswith(got) and wrote[len(got) :].strip():
+        rest = wrote[len(got) :]
+        moved = rest.strip() in content or content.strip() in rest
+        yield place(
+            "reasoning-in-content" if moved and content.strip() else "reasoning-altered",
+            kind,
+            None if start is None else start + len(got.encode("utf-8", "replace")),
+            "the parser took a marker's text for the marker" if truth.spelled else "",
+        )
+    elif wrote and got.startswith(wrote) and got != wrote:
+        yield place("content-in-reasoning", SegmentKind.CONTENT, truth.first(SegmentKind.CONTENT))
+    else:
+        yield place("reasoning-altered", kind, start)
+
+
+def _before_end(text: str | None, truth: Truth) -> str:
+    """Cut a field where an end token leaked into it: that is named by itself."""
+    found = [text.find(mark.text) for mark in truth.ends if text and mark.text in text]
+    return (text or "")[: min(found)] if found else text or ""
+
+
+def _tail(truth: Truth) -> str:
+    return truth.raw.decode("utf-8", "replace")
+
+
+def _content(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> Iterator[Loss]:
+    kind = SegmentKind.CONTENT
+    got = _before_end(fields.content, truth)
+    first_section = truth.sections[0][0] if truth.sections and framing.tools_parsed else None
+    parts = [(a, b) for k, a, b in truth.segments if k is kind]
+    if first_section is None:
+        wrote = truth.text_of(kind)
+        if wrote != got and wrote.strip() == got.strip():
+            yield place("content-stripped", kind, truth.first(kind))
+        return
+    before = b"".join(truth.raw[a:b] for a, b in parts if a < first_section).decode("utf-8", "replace")
+    after = b"".join(truth.raw[a:b] for a, b in parts if a >= first_section).decode("utf-8", "replace")
+    after_at = next((a for a, _ in parts if a >= first_section), None)
+    if got == before + after and after:
+        yield place("order-lost", kind, after_at, "text after the calls stands before them")
+    elif after and after not in got:
+        yield place("text-after-call-dropped", kind, after_at, f"{len(after)} characters")
+    if got != before and got != before + after:
+        if got.strip() == before.strip():
+            yield place("content-stripped", kind, truth.first(kind))
+        elif before.strip() not in got:
+            yield place("content-altered", kind, truth.first(kind))
+
+
+def _same_json(a: str, b: str) -> bool:
+    def strict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) != len(keys):
+            raise ValueError("duplicate keys")
+        return dict(pairs)
+
+    def load(text: str) -> Any:
+        return json.loads(text, object_pairs_hook=strict, parse_float=lambda x: ("float", float(x)))
+
+    try:
+        left, right = load(a), load(b)
+        return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+    except (ValueError, RecursionError, TypeError):
+        return False
+
+
+def _calls(rebuilt: Rebuilt, truth: Truth, place: _Place) -> Iterator[Loss]:
+    kind = SegmentKind.TOOL_SECTION
+    got, wrote = list(rebuilt.calls), list(truth.calls)
+    matched: list[tuple[dict[str, Any], TrueCall]] = []
+    pending = 0
+    for call in wrote:
+        # Greedy in order: a dropped call leaves its successor to match the next one handed out.
+        if pending < len(got) and (
+            got[pending]["arguments"] == call.arguments.strip()
+            or len(got) - pending >= len(wrote) - wrote.index(call)
+            or _same_json(got[pending]["arguments"], call.arguments)
+        ):
+            matched.append((got[pending], call))
+            pending += 1
+        elif call.complete:
+            yield place("call-dropped", kind, call.start, call.id_text.strip()[:80])
+        else:
+            yield place("call-malformed", kind, call.start, "a call that breaks off is gone")
+    if pending < len(got):
+        start = truth.first(kind)
+        yield place("call-invented", kind, start, str(got[pending]["name"])[:80])
+    for given, call in matched:
+        yield from _one_call(given, call, truth, place)
+    for start, end in truth.between:
+        text = truth.raw[start:end]
+        name = "text-between-calls-dropped" if text.strip() else "call-whitespace"
+        yield place(name, kind, start)
+    if truth.sections and not wrote:
+        yield place("section-lost", kind, truth.sections[0][0])
+    if truth.section_open and got:
+        yield place("call-malformed", kind, truth.sections[-1][0], "the section was never closed")
+    if len(truth.sections) > 1:
+        yield place("call-malformed", kind, truth.sections[1][0], "more than one section")
+
+
+def _one_call(given: dict[str, Any], call: TrueCall, truth: Truth, place: _Place) -> Iterator[Loss]:
+    kind = SegmentKind.TOOL_SECTION
+    call_id = call.id_text.strip()
+    name = _name_in(call_id, given["name"])
+    if not name:
+        yield place(
+            "call-name-rewritten", kind, call.start, f"{call_id[:60]!r} became {given['name'][:60]!r}"
+        )
+    if given["id"] != call_id:
+        yield place("call-id-rewritten", kind, call.start, f"{call_id[:60]!r} became {given['id'][:60]!r}")
+    if call.id_text != call_id or call.arguments != call.arguments.strip():
+        yield place("call-whitespace", kind, call.start)
+    if given["arguments"] != call.arguments.strip():
+        same = _same_json(given["arguments"], call.arguments)
+        yield place("arguments-respelled" if same else "arguments-altered", kind, call.start)
+    if not call.complete:
+        yield place("call-malformed", kind, call.start, "the call breaks off")
+
+
+def _name_in(call_id: str, name: str) -> bool:
+    stem = call_id.rsplit(":", 1)[0] if ":" in call_id else ""
+    return stem.removeprefix("functions.") == name
+
+
+def _leaks(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> Iterator[Loss]:
+    """Markers that the model generated as markers and that a field holds as text."""
+    fmt, parsed = framing.format, framing.reasoning_parsed
+    reasoning, content = fields.reasoning_content or "", fields.content or ""
+    if truth.late_opener is not None and fmt.opener in reasoning:
+        yield place("marker-leaked", SegmentKind.REASONING, truth.late_opener.start, fmt.opener)
+    if truth.openers and not parsed and content.startswith(fmt.opener):
+        yield place("marker-leaked", SegmentKind.OPENER, truth.first(SegmentKind.OPENER), fmt.opener)
+    if truth.closer is not None and not parsed and fmt.closer in content:
+        yield place("marker-leaked", SegmentKind.CLOSER, truth.closer.start, fmt.closer)
+    if fmt.tools is not None:
+        for mark in truth.marks:
+            if mark.text in fmt.tools.markers and mark.text in content:
+                kind = truth.kind_at(mark.start)
+                yield place("marker-leaked", kind, mark.start, mark.text)
+                break
+    for mark in truth.ends:
+        if mark.text in content or mark.text in reasoning:
+            yield place("marker-leaked", SegmentKind.END, mark.start, mark.text)
+            break
+
+
+def _frame(rebuilt: Rebuilt, framing: Framing, truth: Truth, place: _Place) -> Iterator[Loss]:
+    """Framing facts that the fields do not carry: opener, closer, end."""
+    kinds = [kind for kind, _ in rebuilt.pieces]
+    if framing.reasoning_parsed and truth.late_opener is None:
+        if kinds.count(SegmentKind.OPENER) != truth.openers:
+            start = truth.first(SegmentKind.OPENER)
+            yield place("opener-undetermined", SegmentKind.OPENER, start or 0, f"{truth.openers} generated")
+        if (SegmentKind.CLOSER in kinds) != (truth.closer is not None):
+            at = truth.closer.start if truth.closer else _after(truth, SegmentKind.REASONING)
+            yield place("closer-undetermined", SegmentKind.CLOSER, at)
+    if not framing.end_in_text:
+        end = truth.text_of(SegmentKind.END)
+        if framing.stop_string:
+            body = truth.raw.decode("utf-8", "replace")
+            if not body.endswith(framing.end_text):
+                yield place("stop-string-trimmed", SegmentKind.END, None)
+        elif end != framing.end_text:
+            yield place("end-undetermined", SegmentKind.END, truth.first(SegmentKind.END))
+
+
+def _after(truth: Truth, kind: SegmentKind) -> int | None:
+    return next((b for k, _, b in truth.segments if k is kind), 0)

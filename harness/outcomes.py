@@ -1,0 +1,88 @@
+"""What the harness reports: one outcome per prompt and mode, one line per shard, one recommendation.
+
+Place in the flow: after the judge, before the report. Imports `contracts.records` only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from contracts.records import Divergence, Loss, Mode, ServerFacts, Transport, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One golden prompt in one mode: what came back and whether it is what the fixture expects.
+
+    `expected` is None for a prompt whose fixture states nothing for this mode. `server` is a short label
+    (`parsers`, `no parsers`, or the URL's host:port). `fault` is set when no capture could be judged.
+    """
+
+    prompt: str
+    mode: Mode
+    transport: Transport
+    stream: bool
+    server: str
+    scripted: bool
+    verdict: Verdict
+    losses: tuple[Loss, ...]
+    divergence: Divergence | None
+    expected: bool | None
+    expectation: str = ""
+    fault: str | None = None
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLine:
+    """One shard's fate: rows in, certified, quarantined, and the contract that decided."""
+
+    shard: str
+    rows: int
+    certified: int
+    quarantined: int
+    contract: str
+    rules_fired: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTrust:
+    """Whether one field of the response can be trained on, and why."""
+
+    name: str
+    trusted: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Which flags to boot with to record training data, which fields can be trusted, and why."""
+
+    headline: str
+    flags: tuple[str, ...]
+    record_with: str
+    fields: tuple[FieldTrust, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """The whole answer about one server."""
+
+    server: ServerFacts
+    results: tuple[Outcome, ...]
+    recommendation: Recommendation
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """The main job, end to end: what was booted, what came back, what was certified."""
+
+    servers: tuple[ServerFacts, ...]
+    results: tuple[Outcome, ...]
+    shards: tuple[ShardLine, ...]
+    recommendation: Recommendation
+    certificate: str | None
+    run_folder: str
+    seconds: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,296 @@
+"""Hypothesis strategies for token streams of a format: inside its safe grammar, and disturbed.
+
+Place in the flow: beside the tests; public, usable in another repository's tests. Imports `contracts` and
+hypothesis.
+
+Streams are built from pieces so that they shrink piece by piece: the smallest failing stream is what a user
+reads. Markers are single ids where the vocabulary has them; `spelled` ones are written in ordinary tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from hypothesis import strategies as st
+
+from contracts.formats import Format
+from contracts.records import Json, ThinkingMode
+from contracts.tokens import Codec
+
+ODD_TEXTS = (
+    "",
+    " ",
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\t",
+    " \n ",
+    "Hello",
+    "a",
+    "ok.",
+    "{}",
+    "[]",
+    "null",
+    '"',
+    "\\",
+    "<",
+    "</",
+    "<|",
+    "|>",
+    "<think",
+    "/think>",
+    "<b>x</b>",
+    "<script>alert(1)</script>",
+    "&lt;think&gt;",
+    "```\ncode\n```",
+    "é",
+    "e\u0301",
+    "日本語",
+    "中文。",
+    "👩‍👩‍👧",
+    "🇨🇭",
+    "\u200b",
+    "\u202e",
+    "\ufeff",
+    "\u2028",
+    "\x00",
+    "\x1b[31m",
+    "\ufffd",
+    "functions.f:0",
+    "3 < 4",
+    "a:0",
+)
+"""Texts that have broken parsers, encoders or terminals."""
+
+ARGUMENTS = (
+    "{}",
+    '{"city": "Paris"}',
+    '{"city":"Paris"}',
+    '{"a": {"b": [1, 2, {"c": null}]}}',
+    '{"x": 1e3}',
+    '{"x": -0}',
+    '{"x": "\\u00e9"}',
+    '{"x": "é"}',
+    '{"x": "\\ud800"}',
+    '{"x": "a\\/b"}',
+    '{"a": 1, "a": 2}',
+    "{ }",
+    '{"x": true}',
+    '{"城市": "北京"}',
+    '{"s": "<think>"}',
+    '{"s": "}"}',
+    '{"q": "a\\nb"}',
+    '{"x": 1.0}',
+    '{"x": 01}',
+    "[1]",
+    "null",
+    '{"x": "',
+    "{",
+    "",
+    '"text"',
+    '{"deep": ' + "[" * 40 + "]" * 40 + "}",
+    '{"long": "' + "x" * 500 + '"}',
+)
+"""Call arguments in every spelling: canonical, odd, and no JSON at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One response to judge: ids with the end token, the prompt's thinking mode, how it finished.
+
+    `tools` are the request's declarations, None for none.
+    """
+
+    ids: tuple[int, ...]
+    thinking_mode: ThinkingMode
+    finish_reason: str
+    tools: tuple[Mapping[str, Json], ...] | None
+
+
+def declared_tools(*names: str) -> tuple[Mapping[str, Json], ...]:
+    """Return OpenAI-style declarations of tools that take any object."""
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}, "x": {}}}
+    return tuple({"type": "function", "function": {"name": n, "parameters": parameters}} for n in names)
+
+
+TOOLS = declared_tools("f", "get_weather", "a.b-c_d")
+
+
+@lru_cache(maxsize=64)
+def plain_texts(fmt: Format, codec: Codec, *, min_size: int = 0) -> st.SearchStrategy[str]:
+    """Texts without any marker of the format that the tokenizer gives back unchanged."""
+    words = st.one_of(st.sampled_from(ODD_TEXTS), st.text(max_size=12))
+    forbidden = (*fmt.markers, *fmt.end_tokens, *fmt.reserved)
+
+    def fits(text: str) -> bool:
+        if len(text) < min_size or any(marker in text for marker in forbidden):
+            return False
+        return codec.decode_bytes(codec.encode(text)) == text.encode()
+
+    return st.lists(words, max_size=4).map("".join).filter(fits)
+
+
+def json_objects() -> st.SearchStrategy[str]:
+    """JSON objects as text, compact or spaced, ASCII-escaped or not, keys in any script."""
+    scalars = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=8)
+    values = st.recursive(
+        scalars,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+        max_leaves=6,
+    )
+    objects = st.dictionaries(st.text(max_size=6), values, max_size=3)
+    return st.builds(
+        lambda value, ascii_only, tight: json.dumps(
+            value, ensure_ascii=ascii_only, separators=(",", ":") if tight else None
+        ),
+        objects,
+        st.booleans(),
+        st.booleans(),
+    )
+
+
+@lru_cache(maxsize=64)
+def safe_streams(fmt: Format, codec: Codec, *, tools: bool = True) -> st.SearchStrategy[Stream]:
+    """Streams of the format's safe grammar (`Format.safe_grammar`), canonically encoded."""
+    texts = plain_texts(fmt, codec)
+
+    @st.composite
+    def draw(pick: Callable[[st.SearchStrategy[object]], object]) -> Stream:
+        thinking = pick(st.sampled_from((ThinkingMode.THINKING, ThinkingMode.INSTANT)))
+        calls = _safe_calls(fmt, pick) if tools and fmt.tools else ""
+        content = str(pick(texts if calls else texts.filter(bool)))
+        parts, finish = [], "stop"
+        if thinking is ThinkingMode.THINKING:
+            reasoning = str(pick(texts))
+            opener = "" if fmt.opener_prefilled else fmt.opener
+            if pick(st.booleans()):
+                parts = [opener, reasoning, fmt.closer, content, calls]
+            else:
+                reasoning = reasoning or "r"
+                finish = str(pick(st.sampled_from(("stop", "length"))))
+                parts = [opener, reasoning]
+        else:
+            parts = [content, calls]
+        text = "".join(parts) + (fmt.end_tokens[0] if finish == "stop" else "")
+        declared = TOOLS if tools and fmt.tools else None
+        return Stream(tuple(codec.encode(text)), ThinkingMode(str(thinking)), finish, declared)
+
+    built: st.SearchStrategy[Stream] = draw()
+    return built.filter(lambda stream: _still_safe(stream, fmt, codec))
+
+
+def _still_safe(stream: Stream, fmt: Format, codec: Codec) -> bool:
+    # Two harmless texts can make a marker where they meet.
+    ids = stream.ids
+    marker_ids = [i for i in ids if codec.decode_bytes([i]).decode("utf-8", "replace") in fmt.markers]
+    text = codec.decode_bytes(ids).decode("utf-8", "replace")
+    return len(marker_ids) == sum(text.count(marker) for marker in fmt.markers)
+
+
+def _safe_calls(fmt: Format, pick: Callable[[st.SearchStrategy[object]], object]) -> str:
+    syntax = fmt.tools
+    assert syntax is not None
+    forbidden = (*fmt.markers, *fmt.end_tokens)
+    arguments = json_objects().filter(lambda text: not any(marker in text for marker in forbidden))
+    names = st.sampled_from([str(tool["function"]["name"]) for tool in TOOLS])
+    count = int(str(pick(st.integers(0, 3))))
+    if not count:
+        return ""
+    calls = [
+        f"{syntax.call_begin}functions.{pick(names)}:{index}{syntax.argument_begin}{pick(arguments)}{syntax.call_end}"
+        for index in range(count)
+    ]
+    return syntax.section_begin + "".join(calls) + syntax.section_end
+
+
+def spell(text: str, codec: Codec) -> list[int]:
+    """Write a text in ordinary tokens, character by character, so that no marker token comes out."""
+    return [token for char in text for token in codec.encode(char)]
+
+
+@lru_cache(maxsize=64)
+def pieces(fmt: Format, codec: Codec) -> st.SearchStrategy[tuple[int, ...]]:
+    """One piece of a disturbed stream: a marker, a spelled marker, text, a call, a fragment, any token."""
+    markers = [*fmt.markers, *fmt.end_tokens, *fmt.reserved]
+    size = codec.vocab_size or 1
+    whole = st.sampled_from([tuple(codec.encode(text)) for text in markers])
+    spelled = st.sampled_from([tuple(spell(text, codec)) for text in markers])
+    odd = st.sampled_from([tuple(codec.encode(text)) for text in ODD_TEXTS])
+    split = st.sampled_from([tuple(spell(text, codec)) for text in ("Hello", "日本", '{"a": 1}', "the end")])
+    fragment = st.sampled_from([tuple(codec.encode(c))[:1] for c in ("日", "🙂", "é", "\U0001f1e8")])
+    text = st.text(max_size=8).map(lambda value: tuple(codec.encode(value)))
+    anything = st.integers(0, size - 1).map(lambda token: (token,))
+    choices = [whole, spelled, odd, split, fragment, text, anything]
+    if fmt.tools is not None:
+        choices.insert(1, _calls(fmt, codec))
+    return st.one_of(choices)
+
+
+def _calls(fmt: Format, codec: Codec) -> st.SearchStrategy[tuple[int, ...]]:
+    syntax = fmt.tools
+    assert syntax is not None
+    ids = st.sampled_from(
+        (
+            "functions.f:0",
+            "functions.f:7",
+            "f:0",
+            "functions.unknown:0",
+            "3",
+            "",
+            "call_00003",
+            "functions.f 0",
+            "functions.:0",
+            "f",
+            " functions.f:0\n",
+            "functions.a.b-c_d:1",
+            "函数:0",
+            "functions.f:00",
+        )
+    )
+    gaps = st.sampled_from(("", "", "", "\n", " ", "x"))
+
+    def build(call_id: str, arguments: str, gap: str, wrapped: bool) -> tuple[int, ...]:
+        call = f"{syntax.call_begin}{call_id}{syntax.argument_begin}{arguments}{syntax.call_end}"
+        text = f"{syntax.section_begin}{gap}{call}{gap}{syntax.section_end}" if wrapped else gap + call
+        return tuple(codec.encode(text))
+
+    return st.builds(build, ids, st.one_of(st.sampled_from(ARGUMENTS), json_objects()), gaps, st.booleans())
+
+
+@lru_cache(maxsize=64)
+def disturbed_streams(fmt: Format, codec: Codec, *, tools: bool = True) -> st.SearchStrategy[Stream]:
+    """Any stream at all: pieces in any order, and safe streams with pieces put in, cut at any token."""
+    one = pieces(fmt, codec)
+    free = st.lists(one, max_size=8).map(lambda parts: tuple(token for part in parts for token in part))
+    ends = [codec.encode(text) for text in fmt.end_tokens]
+    end_ids = [found[0] for found in ends if len(found) == 1]
+
+    def patch(stream: Stream, piece: tuple[int, ...], where: float, keep: float) -> Stream:
+        at = int(where * len(stream.ids))
+        ids = stream.ids[:at] + piece + stream.ids[at:]
+        kept = ids[: max(0, round(keep * len(ids)))]
+        ended = bool(kept) and kept[-1] in end_ids
+        return replace(stream, ids=kept, finish_reason="stop" if ended else "length")
+
+    unit = st.floats(0, 1, allow_nan=False)
+    patched = st.builds(
+        patch, safe_streams(fmt, codec, tools=tools), one, unit, st.one_of(st.just(1.0), st.just(1.0), unit)
+    )
+
+    def finish(ids: tuple[int, ...], end: int | None, mode: ThinkingMode, declared: bool) -> Stream:
+        body = ids if end is None else (*ids, end)
+        ended = bool(body) and body[-1] in end_ids
+        reason = "stop" if ended else "length"
+        return Stream(body, mode, reason, TOOLS if declared and tools and fmt.tools else None)
+
+    loose = st.builds(
+        finish,
+        free,
+        st.one_of(st.none(), st.sampled_from(end_ids)),
+        st.sampled_from((ThinkingMode.THINKING, ThinkingMode.INSTANT)),
+        st.booleans(),
+    )
+    return st.one_of(loose, patched)
