@@ -66,10 +66,16 @@ def auth_headers(api_key: str | None) -> dict[str, str]:
     return headers
 
 
-def server_gone(url: str, why: str, body: bytes = b"") -> ServerGone:
-    """Return the error for a server that is not there, or not there any more."""
+def server_gone(url: str, why: str, body: bytes = b"", *, reached: bool = True) -> ServerGone:
+    """Return the error for a server that is not there (`reached` false), or not there any more."""
+    if not reached:
+        what = "the server can't be reached"
+    elif body:
+        what = "the server went away in the middle of an answer"
+    else:
+        what = "the server went away without an answer"
     return ServerGone(
-        what="the server went away in the middle of an answer" if body else "the server can't be reached",
+        what=what,
         where=url,
         why=why,
         remedy="check that it runs and that this is its URL; if it died, the end of its log says why",
@@ -174,7 +180,7 @@ class HttpSession:
                 remedy="check the port: another service may listen on it",
                 body=body,
             )
-        return server_gone(url, why, body)
+        return server_gone(url, why, body, reached=not isinstance(error, aiohttp.ClientConnectorError))
 
 
 def answer_message(body: bytes) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -42,7 +43,8 @@ class UnseenBytes(UndecodableToken):
     def __str__(self) -> str:
         return (
             f"token id {self.token_id} at index {self.index} stands for bytes that are UTF-8 in no "
-            "surrounding, which the server's /detokenize can't show: give the model's tokenizer with --tokenizer PATH"
+            "surrounding, which the server's /detokenize can't show: give the model's tokenizer with "
+            "--tokenizer PATH"
         )
 
 
@@ -218,7 +220,8 @@ class ServerCodec:
                 # A kept connection that the server closed while idle says nothing about the server; asking
                 # twice is harmless, since nothing is generated.
                 if not reused or attempt:
-                    raise server_gone(url, str(error) or type(error).__name__) from error
+                    refused = isinstance(error, ConnectionRefusedError | socket.gaierror)
+                    raise server_gone(url, str(error) or type(error).__name__, reached=not refused) from error
         raise AssertionError("unreachable")
 
     def _connect(self) -> http.client.HTTPConnection:

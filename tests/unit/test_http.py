@@ -57,7 +57,7 @@ def test_an_answer_that_breaks_off_is_a_server_gone(answer: bytes) -> None:
     sent = answer.partition(b"\r\n\r\n")[2]
     assert bool(caught.value.body) == bool(sent)
     assert caught.value.body in answer
-    assert "log" in caught.value.remedy
+    assert "went away" in caught.value.what and "log" in caught.value.remedy
 
 
 def test_what_is_not_http_is_told_from_a_dead_server() -> None:

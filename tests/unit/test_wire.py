@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.sse import SseSplitter, sse_events
+from harness.sse import SseEvent, SseSplitter, sse_events
 from harness.wire import WireResponse, parse_chat, parse_chat_stream, parse_generate, parse_generate_stream
 from harness.wire_errors import ClientError, HttpStatusError, MalformedResponse
 from harness.wire_json import compact_json, error_message, json_span
@@ -271,13 +271,24 @@ def test_an_error_object_with_status_200_is_still_an_error(body: dict[str, Any])
 # --- properties
 
 
-@given(st.binary(max_size=200) | st.text("data:\r\n {}[]x", max_size=80).map(str.encode), st.data())
-def test_any_chunking_gives_the_same_events(body: bytes, data: st.DataObject) -> None:
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=8)))
-    splitter, events = SseSplitter(), []
-    for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
-        events += splitter.feed(body[start:end])
-    assert (*events, *splitter.close()) == sse_events(body)
+LINES = st.sampled_from(
+    [b"data:a", b"data: b", b"data", b": c", b"event: e", b"id:1", b"", b"x:\xe2\x80\xa8"]
+)
+ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+BODIES = st.lists(st.tuples(LINES, ENDS).map(b"".join), max_size=6).map(b"".join) | st.binary(max_size=40)
+
+
+def fed(*chunks: bytes) -> tuple[SseEvent, ...]:
+    splitter = SseSplitter()
+    return (*(event for chunk in chunks for event in splitter.feed(chunk)), *splitter.close())
+
+
+@given(BODIES)
+def test_any_chunking_gives_the_same_events(body: bytes) -> None:
+    whole = sse_events(body)
+    assert fed(*(body[n : n + 1] for n in range(len(body)))) == whole
+    for cut in range(len(body) + 1):
+        assert fed(body[:cut], b"", body[cut:]) == whole
 
 
 @given(st.lists(st.text().filter(lambda t: "\n" not in t and "\r" not in t), max_size=5))
