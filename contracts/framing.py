@@ -5,11 +5,11 @@ Place in the flow: input of the rebuilder and the judge. Imports formats, record
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from contracts.formats import Format
-from contracts.records import Mode, ThinkingMode
+from contracts.records import Json, Mode, ThinkingMode
 from contracts.tokens import Codec, UndecodableToken
 
 PROMPT_TAIL = 16
@@ -119,5 +119,39 @@ def framing_for(
         end_text=end,
         end_in_text=mode is Mode.RAW,
         stop_string=is_string,
+        constrained=constrained,
+    )
+
+
+def request_framing(
+    fmt: Format,
+    *,
+    codec: Codec,
+    mode: Mode,
+    prompt_ids: Sequence[int] | None,
+    finish_reason: str | None,
+    matched_stop: int | str | None,
+    template_kwargs: Mapping[str, Json],
+    reasoning_parser: str | None,
+    tool_parser: str | None,
+    tools: bool,
+    constrained: bool,
+) -> Framing:
+    """Build the framing from a request as it was recorded: a capture's, or a shard row's.
+
+    What the request asked of the thinking is its template switch, the one thing that the server's reasoning
+    parser goes by. `tools` says whether the request declared any.
+    """
+    instant = template_kwargs.get(fmt.template_switch) is False
+    return framing_for(
+        fmt,
+        codec=codec,
+        mode=mode,
+        prompt_ids=prompt_ids,
+        finish_reason=finish_reason,
+        matched_stop=matched_stop,
+        thinking_mode=ThinkingMode.INSTANT if instant else ThinkingMode.THINKING,
+        reasoning_parsed=reasoning_parser is not None,
+        tools_parsed=mode is Mode.TOOLS and tool_parser is not None and tools,
         constrained=constrained,
     )
