@@ -1,0 +1,185 @@
+"""The certificate: an in-toto Statement over a set's shards, with our predicate; built, sealed, read back.
+
+Place in the flow: after the audit, before the loader. Imports `contracts.errors` and `contracts.segments`;
+jsonschema inside functions. Its form is `certificate.schema.json`, beside this module.
+
+    CertificateError           every reason not to open a set
+        CertificateMissing     there is no certificate
+        CertificateAltered     it can't be read, has not the form, or is not what was signed off
+        ShardMissing           a shard that it names is gone
+        ShardAltered           a shard's bytes are not the certified ones
+        ShardUncertified       a parquet file lies beside the certified ones that it does not name
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import ShardgateError
+from contracts.segments import FileDigest, Segment
+
+FILE_NAME = "certificate.json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "urn:shardgate:certificate:v1"
+_ISSUE_ANEW = "audit the shards again with `shardgate audit --certify DIR`"
+
+
+class CertificateError(ShardgateError):
+    """A set of shards can't be opened as certified."""
+
+
+class CertificateMissing(CertificateError):
+    """There is no certificate where one was looked for."""
+
+
+class CertificateAltered(CertificateError):
+    """The certificate can't be read, has not the form, or was changed after it was written."""
+
+
+class ShardMissing(CertificateError):
+    """A certified shard is not there."""
+
+
+class ShardAltered(CertificateError):
+    """A certified shard's bytes were changed."""
+
+
+class ShardUncertified(CertificateError):
+    """A parquet file lies among the certified ones without being certified."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertifiedShard:
+    """One certified shard: its name (relative to the certificate, `/` between folders) and its digest."""
+
+    name: str
+    rows: int
+    digest: FileDigest
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate that was read and found whole. `statement` is the JSON as it stands."""
+
+    path: Path
+    shards: tuple[CertifiedShard, ...]
+    statement: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder that the names are relative to."""
+        return self.path.parent
+
+    @property
+    def predicate(self) -> Mapping[str, Any]:
+        """Return our part of the statement."""
+        return self.statement["predicate"]  # type: ignore[no-any-return]
+
+    @property
+    def known_names(self) -> set[str]:
+        """Return every file that the certificate speaks of: shards, sources, bystanders, quarantine."""
+        predicate = self.predicate
+        named = {entry["name"] for key in ("sources", "quarantine") for entry in predicate[key]}
+        return {shard.name for shard in self.shards} | named | set(predicate["bystanders"])
+
+    def path_of(self, shard: CertifiedShard) -> Path:
+        """Return where a shard lies."""
+        return self.folder / shard.name
+
+
+def statement(shards: list[CertifiedShard], predicate: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the in-toto Statement of certified shards, sealed with its own digest."""
+    entries = [
+        {
+            "name": shard.name,
+            "rows": shard.rows,
+            "size": shard.digest.size,
+            "segments": [
+                {"offset": s.offset, "length": s.length, "sha256": s.sha256, "rows": s.rows}
+                for s in shard.digest.segments
+            ],
+        }
+        for shard in shards
+    ]
+    whole: dict[str, Any] = {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": shard.name, "digest": {"sha256": shard.digest.sha256}} for shard in shards],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {**predicate, "shards": entries},
+    }
+    whole["predicate"]["sha256"] = seal_of(whole)
+    return whole
+
+
+def seal_of(whole: Mapping[str, Any]) -> str:
+    """Return the SHA-256 (hex) over the statement's canonical JSON without `predicate.sha256`."""
+    predicate = {key: value for key, value in whole["predicate"].items() if key != "sha256"}
+    text = json.dumps({**whole, "predicate": predicate}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def json_schema() -> Mapping[str, Any]:
+    """Return the certificate's JSON schema."""
+    text = Path(__file__).with_name("certificate.schema.json").read_text(encoding="utf-8")
+    return json.loads(text)  # type: ignore[no-any-return]
+
+
+def faults(whole: Any) -> list[str]:
+    """Return where a JSON value breaks the certificate's schema; empty where it does not."""
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+    errors = Draft202012Validator(json_schema()).iter_errors(whole)
+    return [f"{error.json_path}: {error.message[:200]}" for error in errors]
+
+
+def locate(path: Path | str) -> Path:
+    """Return the certificate's file for a run folder or the file itself."""
+    path = Path(path)
+    return path / FILE_NAME if path.is_dir() else path
+
+
+def read_certificate(path: Path | str) -> Certificate:
+    """Read a certificate and check that it is whole; the shards are not looked at.
+
+    Raises:
+        CertificateMissing: there is none.
+        CertificateAltered: it can't be read, breaks the schema, or its own digest does not fit.
+    """
+    file = locate(path)
+    if not file.is_file():
+        raise CertificateMissing(
+            "there is no certificate",
+            where=str(file),
+            why="these shards were never certified, or the certificate was taken away",
+            remedy=_ISSUE_ANEW,
+        )
+    try:
+        whole = json.loads(file.read_bytes())
+    except (ValueError, OSError, RecursionError) as error:
+        raise _altered(file, f"it can't be read: {error}") from error
+    if told := faults(whole):
+        raise _altered(file, f"it has not a certificate's form: {told[0]}")
+    if seal_of(whole) != whole["predicate"]["sha256"]:
+        raise _altered(file, "its contents are not the ones that its own digest was made over")
+    digests = {entry["name"]: entry["digest"]["sha256"] for entry in whole["subject"]}
+    shards = []
+    for entry in whole["predicate"]["shards"]:
+        if entry["name"] not in digests:
+            raise _altered(file, f"the shard {entry['name']} is no subject of it")
+        segments = tuple(Segment(s["offset"], s["length"], s["sha256"], s["rows"]) for s in entry["segments"])
+        whole_file = FileDigest(entry["size"], digests[entry["name"]], segments)
+        shards.append(CertifiedShard(entry["name"], entry["rows"], whole_file))
+    if len(shards) != len(digests) or len(whole["subject"]) != len(digests):
+        raise _altered(file, "subjects and shards are not the same")
+    return Certificate(file, tuple(shards), whole)
+
+
+def _altered(file: Path, why: str) -> CertificateAltered:
+    return CertificateAltered("the certificate was altered", where=str(file), why=why, remedy=_ISSUE_ANEW)

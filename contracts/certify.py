@@ -1,0 +1,340 @@
+"""Certifying: good rows kept or rewritten, bad rows quarantined with their findings, the certificate last.
+
+Place in the flow: the audit's writing half. Imports certificate, scan, segments and shard of `contracts`;
+pyarrow while it runs.
+
+    DIR/certificate.json         written last: until then nothing is certified
+    DIR/certified/NAME.parquet   the good rows of a shard that also had bad ones, in order
+    DIR/quarantine/NAME.parquet  the bad rows as they were, and NAME.findings.jsonl with what sent them there
+
+A shard without bad rows is certified where it lies. Every file is written beside and renamed, so that an
+interruption leaves the old state or the new one; what an interrupted run left is replaced by the next.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contracts.certificate import FILE_NAME, CertifiedShard, faults, read_certificate, statement
+from contracts.errors import ShardgateError
+from contracts.records import Finding, Severity
+from contracts.scan import Scan
+from contracts.segments import VerifiedFile, digest_shard, file_sha256
+from contracts.shard import METADATA_PREFIX, replace_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from contracts.run import AuditResult
+
+CERTIFIED, QUARANTINE = "certified", "quarantine"
+SOURCE_KEY = f"{METADATA_PREFIX}rows_of"
+"""Metadata key of a file that certifying wrote: the SHA-256 of the shard that its rows come from."""
+
+_CLAIM = {
+    "token": "consistent with what the engine reported: each row was judged again from its ids and fields",
+    "text": "text only: no token ids were there, so nothing is proven about tokens",
+}
+_SCRIPTED = "; profile test: rows may be scripted, they are no samples of the target model"
+
+
+class CertifyError(ShardgateError):
+    """The set can't be certified into this folder."""
+
+
+def certify(
+    folder: Path,
+    result: AuditResult,
+    scans: Sequence[Scan],
+    findings: Sequence[Finding],
+    *,
+    blocked: bool,
+    checked_by: str | None,
+) -> AuditResult:
+    """Write what the audit decided into `folder`; returns the result with the certificate's path.
+
+    Raises:
+        CertifyError: the folder holds another certificate, or a parquet file that was not audited.
+    """
+    names = _names(scans)
+    reason = _why_not(result, blocked)
+    existing = folder / FILE_NAME
+    if reason and existing.exists():
+        raise _other_certificate(existing, "these shards can't be certified as they are now")
+    if not reason:
+        _refuse_strangers(folder, scans)
+    if not existing.exists():
+        _clear_leftovers(folder)
+    if existing.exists():
+        return _same_or_refuse(folder, result, scans, names)
+    shards, quarantine = [], []
+    for scan in scans:
+        outcome = _write_shard(
+            folder, scan, names[scan.name], findings, nothing=bool(reason), blocked=blocked
+        )
+        shards.extend(outcome[0])
+        quarantine.extend(outcome[1])
+    if reason:
+        return replace(result, note=reason)
+    predicate = _predicate(folder, result, scans, quarantine)
+    predicate["checkedAt"] = datetime.now(UTC).isoformat(timespec="seconds")
+    predicate["checkedBy"] = checked_by or _user()
+    whole = statement(shards, predicate)
+    if told := faults(whole):
+        raise AssertionError(f"the certificate breaks its own schema: {told[0]}")
+    text = json.dumps(whole, indent=2, sort_keys=True).encode() + b"\n"
+    replace_file(existing, lambda handle: handle.write(text))
+    return replace(result, certificate=str(existing))
+
+
+def _why_not(result: AuditResult, blocked: bool) -> str:
+    if blocked:
+        first = next(f for f in result.findings if f.severity is Severity.ERROR and f.shard == "")
+        return f"nothing was certified: {first.message}; {first.remedy}"
+    if result.certified == 0:
+        return "nothing was certified: no row keeps all rules; the findings say why, row by row"
+    return ""
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _names(scans: Sequence[Scan]) -> dict[str, str]:
+    """Give each shard a file stem of its own, in order."""
+    taken: set[str] = set()
+    out = {}
+    for scan in scans:
+        stem = name = scan.path.name.removesuffix(".parquet") or "shard"
+        number = 2
+        while name in taken:
+            name, number = f"{stem}-{number}", number + 1
+        taken.add(name)
+        out[scan.name] = name
+    return out
+
+
+def _relative(folder: Path, path: Path) -> str:
+    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
+
+
+def parquet_beside(folder: Path, shard_folders: Sequence[Path]) -> set[Path]:
+    """Return the parquet files that lie where certified shards lie; the quarantine is not among them."""
+    root = folder.resolve()
+    inside = {
+        path
+        for path in root.rglob("*.parquet")
+        if path.relative_to(root).parts[0] != QUARANTINE and not path.name.startswith(".")
+    }
+    outside = {path for other in shard_folders for path in other.resolve().glob("*.parquet")}
+    return inside | {path for path in outside if not path.name.startswith(".")}
+
+
+def _refuse_strangers(folder: Path, scans: Sequence[Scan]) -> None:
+    if not folder.is_dir():
+        return
+    audited = {scan.path.resolve() for scan in scans}
+    strangers = sorted(
+        path
+        for path in parquet_beside(folder, ())
+        if path not in audited and path.parent != (folder / CERTIFIED).resolve()
+    )
+    if strangers:
+        raise CertifyError(
+            "a shard in the folder was not audited",
+            where=str(strangers[0]),
+            why="the certificate would not cover it, and the loader refuses sets with uncertified shards",
+            remedy="audit it together with the others, or move it elsewhere",
+        )
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Take away what an interrupted run wrote; files that certifying did not write are refused."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for path in sorted((folder / CERTIFIED).glob("*.parquet")):
+        try:
+            ours = SOURCE_KEY.encode() in (pq.read_schema(path).metadata or {})
+        except (pa.ArrowException, OSError):
+            ours = False
+        if not ours:
+            raise CertifyError(
+                "a file in the folder of certified rows is not one that certifying wrote",
+                where=str(path),
+                remedy="move it elsewhere",
+            )
+        path.unlink()
+
+
+def _other_certificate(path: Path, why: str) -> CertifyError:
+    return CertifyError(
+        "the folder holds another certificate",
+        where=str(path),
+        why=why,
+        remedy="certify into a new folder, or take the old certificate away first",
+    )
+
+
+def _same_or_refuse(
+    folder: Path, result: AuditResult, scans: Sequence[Scan], names: Mapping[str, str]
+) -> AuditResult:
+    """Accept a certificate of the same sources under the same contract; refuse any other."""
+    from contracts.loader import verify
+
+    existing = read_certificate(folder)
+    old = existing.predicate
+    wanted = _predicate(folder, result, scans, [])
+    for key in ("contract", "counts", "sources", "verdicts", "claims", "losses", "waivers", "provenance"):
+        if old[key] != wanted[key]:
+            raise _other_certificate(existing.path, f"its `{key}` is not that of the shards given now")
+    checked = verify(folder)
+    if not checked.ok:
+        raise _other_certificate(existing.path, f"it no longer holds: {checked.problems[0]['message']}")
+    return replace(result, certificate=str(existing.path), note="certified before, unchanged")
+
+
+def _write_shard(
+    folder: Path, scan: Scan, name: str, findings: Sequence[Finding], *, nothing: bool, blocked: bool
+) -> tuple[list[CertifiedShard], list[dict[str, Any]]]:
+    """Write one shard's good and bad rows. `nothing` certifies none; `blocked` quarantines none either."""
+    if blocked:
+        return [], []
+    mine = [found for found in findings if found.shard == scan.name]
+    if not scan.bad and not scan.refused and scan.digest is not None:
+        kept = CertifiedShard(_relative(folder, scan.path), scan.rows, scan.digest)
+        return ([] if nothing else [kept]), []
+    bad_file = folder / QUARANTINE / f"{name}.parquet"
+    _write_findings(folder / QUARANTINE / f"{name}.findings.jsonl", scan, mine)
+    if scan.refused or scan.digest is None:
+        if not scan.path.is_file():
+            return [], []
+        _copy(scan.path, bad_file)
+        entry = {"name": _relative(folder, bad_file), "sha256": file_sha256(bad_file), "rows": scan.rows}
+        return [], [entry]
+    shards = []
+    if len(scan.bad) < scan.rows:
+        good_file = folder / CERTIFIED / f"{name}.parquet"
+        _write_rows(good_file, scan, lambda row: row not in scan.bad)
+        digest = digest_shard(good_file)
+        shards.append(CertifiedShard(_relative(folder, good_file), digest.rows, digest))
+    _write_rows(bad_file, scan, lambda row: row in scan.bad)
+    entry = {"name": _relative(folder, bad_file), "sha256": file_sha256(bad_file), "rows": len(scan.bad)}
+    return shards, [entry]
+
+
+def _write_rows(path: Path, scan: Scan, keep: Callable[[int], bool]) -> None:
+    """Write the rows to keep, read from the very bytes that were audited, row group by row group."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    digest = scan.digest
+    assert digest is not None
+
+    def write(target: Any) -> None:
+        first = 0
+        with (
+            VerifiedFile(scan.path, digest.size, digest.segments) as source,
+            pq.ParquetFile(source) as parquet,
+        ):
+            schema = _marked(parquet.schema_arrow, digest.sha256)
+            with pq.ParquetWriter(target, schema, compression="zstd", compression_level=1) as writer:
+                for index in range(parquet.num_row_groups):
+                    table = parquet.read_row_group(index)
+                    mask = pa.array([keep(first + offset) for offset in range(table.num_rows)], pa.bool_())
+                    chosen = table.filter(mask)
+                    first += table.num_rows
+                    if chosen.num_rows:
+                        writer.write_table(chosen.replace_schema_metadata(schema.metadata))
+
+    replace_file(path, write)
+
+
+def _marked(schema: pa.Schema, sha256: str) -> pa.Schema:
+    return schema.with_metadata({**(schema.metadata or {}), SOURCE_KEY.encode(): sha256.encode()})
+
+
+def _write_findings(path: Path, scan: Scan, findings: Sequence[Finding]) -> None:
+    """One JSON object per finding; `quarantine_row` is the row's place in the quarantined file."""
+    places = {row: place for place, row in enumerate(sorted(scan.bad))}
+    lines = []
+    for found in findings:
+        place = found.row if scan.refused else places.get(-1 if found.row is None else found.row)
+        if place is None and found.row is not None:
+            continue
+        lines.append(json.dumps({**asdict(found), "quarantine_row": place}, ensure_ascii=False))
+    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+    replace_file(path, lambda handle: handle.write(text))
+
+
+def _copy(source: Path, target: Path) -> None:
+    def write(handle: Any) -> None:
+        with source.open("rb") as original:
+            shutil.copyfileobj(original, handle)
+
+    replace_file(target, write)
+
+
+def _predicate(
+    folder: Path, result: AuditResult, scans: Sequence[Scan], quarantine: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return all of the predicate but the shards, the date, the person and the seal."""
+    sources = [
+        {
+            "name": _relative(folder, scan.path),
+            "sha256": fate.sha256,
+            "rows": fate.rows,
+            "certified": fate.certified,
+            "quarantined": fate.quarantined,
+        }
+        for scan, fate in zip(scans, result.shards, strict=True)
+    ]
+    root = folder.resolve()
+    audited = {scan.path.resolve() for scan in scans}
+    outside = [scan.path.resolve().parent for scan in scans if not scan.path.resolve().is_relative_to(root)]
+    beside = (path for other in set(outside) for path in other.glob("*.parquet") if path not in audited)
+    warned = Counter(f.rule for f in result.findings if f.severity is Severity.WARNING)
+    return {
+        "version": _version(),
+        "statement": _CLAIM[result.strength] + (_SCRIPTED if result.profile == "test" else ""),
+        "contract": {
+            "name": result.contract,
+            "strength": result.strength,
+            "profile": str(result.profile),
+            "fingerprint": result.fingerprint,
+        },
+        "counts": {"rows": result.rows, "certified": result.certified, "quarantined": result.quarantined},
+        "sources": sources,
+        "quarantine": quarantine,
+        "bystanders": sorted(_relative(folder, path) for path in beside),
+        "verdicts": dict(result.verdicts),
+        "claims": {name: dict(counts) for name, counts in result.claims.items()},
+        "losses": dict(result.losses),
+        "rates": dict(result.rates),
+        "warnings": dict(sorted(warned.items())),
+        "waivers": [
+            {"rule": rule, "reason": reason, "findings": result.waived.get(rule, 0)}
+            for rule, reason in result.waivers.items()
+        ],
+        "provenance": {name: list(values) for name, values in result.provenance.items()},
+    }
+
+
+def _version() -> str:
+    try:
+        return version("shardgate")
+    except PackageNotFoundError:
+        return "unknown"

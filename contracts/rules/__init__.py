@@ -1,0 +1,39 @@
+"""The rules of the contract, one module a subject; importing this package fills the registry.
+
+Place in the flow: between the shard and the audit. Imports its own modules, which import nothing heavy until
+a check runs. Adding a rule is adding one entry here and one corruption case in `fixtures/corruptions/`.
+"""
+
+from __future__ import annotations
+
+from contracts.rules import (
+    dataset,
+    fidelity,
+    files,
+    mask,
+    provenance,
+    reasoning,
+    structural,
+    tokens,
+    tools,
+)
+from contracts.rules.registry import BULK, ROW_CHECKS, RULES, SET_CHECKS, Context, RuleSpec, Thresholds
+
+__all__ = [
+    "BULK",
+    "ROW_CHECKS",
+    "RULES",
+    "SET_CHECKS",
+    "Context",
+    "RuleSpec",
+    "Thresholds",
+    "dataset",
+    "fidelity",
+    "files",
+    "mask",
+    "provenance",
+    "reasoning",
+    "structural",
+    "tokens",
+    "tools",
+]

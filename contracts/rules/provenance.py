@@ -1,0 +1,215 @@
+"""Provenance rules: which model, tokenizer, template, engine and parsers made the rows, and what bent them.
+
+Place in the flow: rules. Imports records and registry of `contracts`; polars while a check runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from contracts.records import Profile
+from contracts.rules.registry import Context, RuleSpec, bulk, off_for_test, set_check
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Hits = list[tuple[str, str, int | None, str | None, str]]
+
+
+def constant_columns(profile: Profile) -> tuple[str, ...]:
+    """Return the columns that must be one value over a set; an `rl` set changes its weights."""
+    from contracts.shard import CONSTANT_COLUMNS, RUN_COLUMNS
+
+    free = {"weight_version"} if profile is Profile.RL else set()
+    return tuple(name for name in (*CONSTANT_COLUMNS, *RUN_COLUMNS) if name not in free)
+
+
+@bulk(
+    RuleSpec(
+        "constants-differ",
+        "a row's provenance is not what the shard's metadata repeats",
+        "the row comes from another run, or was changed: take it out or take it from its source again",
+        message="{columns}",
+    ),
+    seen=lambda ctx: {"columns": _differing(ctx)},
+)
+def constants_differ(ctx: Context) -> pl.Expr:
+    """Hold where every column that the metadata calls constant has the metadata's value."""
+    import polars as pl
+
+    same = [_text(name).eq_missing(pl.lit(value, pl.String)) for name, value in ctx.constants.items()]
+    return pl.all_horizontal([pl.lit(True), *same])
+
+
+def _text(name: str) -> pl.Expr:
+    import polars as pl
+
+    return pl.col(name).cast(pl.String)
+
+
+def _differing(ctx: Context) -> pl.Expr:
+    import polars as pl
+
+    return pl.concat_str(
+        [
+            pl.when(_text(name).ne_missing(pl.lit(value, pl.String))).then(
+                pl.format(
+                    "{} is {}, metadata says {}",
+                    pl.lit(name),
+                    _text(name).fill_null("null"),
+                    pl.lit(str(value)),
+                )
+            )
+            for name, value in ctx.constants.items()
+        ]
+        or [pl.lit("")],
+        separator="; ",
+        ignore_nulls=True,
+    )
+
+
+@bulk(
+    RuleSpec(
+        "provenance-empty",
+        "a provenance column is empty",
+        "record what the server reports; `none` says that the server ran without the part",
+        message="empty: {columns}",
+    ),
+    seen=lambda ctx: {"columns": _empty_names()},
+)
+def provenance_empty(ctx: Context) -> pl.Expr:
+    """Hold where no provenance column and no name of the row is the empty string."""
+    import polars as pl
+
+    return pl.all_horizontal([_text(name).str.strip_chars() != "" for name in _named()])
+
+
+def _named() -> tuple[str, ...]:
+    from contracts.shard import CONSTANT_COLUMNS
+
+    return (*CONSTANT_COLUMNS, "sample_id", "conversation_id", "source_dataset", "endpoint")
+
+
+def _empty_names() -> pl.Expr:
+    import polars as pl
+
+    return pl.concat_str(
+        [pl.when(_text(name).str.strip_chars() == "").then(pl.lit(name)) for name in _named()],
+        separator=", ",
+        ignore_nulls=True,
+    )
+
+
+@bulk(
+    RuleSpec(
+        "numbers-bad",
+        "a turn, a sample or a source row is counted below 0",
+        "number turns, samples and source rows from 0",
+        column="sample_index",
+        message="turn {turn}, sample {sample}, source row {source}",
+    ),
+    seen=lambda ctx: {
+        "turn": _text("turn_index"),
+        "sample": _text("sample_index"),
+        "source": _text("source_row_index"),
+    },
+)
+def numbers_bad(ctx: Context) -> pl.Expr:
+    """Hold where the three counters are 0 or more."""
+    import polars as pl
+
+    return pl.all_horizontal([pl.col(n) >= 0 for n in ("turn_index", "sample_index", "source_row_index")])
+
+
+@bulk(
+    RuleSpec(
+        "endpoint-mismatch",
+        "the endpoint is not one of the transport's",
+        "record transport and endpoint from the request itself",
+        column="endpoint",
+        message="transport {transport}, endpoint {endpoint}",
+    ),
+    seen=lambda ctx: {"transport": _text("transport"), "endpoint": _text("endpoint")},
+)
+def endpoint_mismatch(ctx: Context) -> pl.Expr:
+    """Hold where `generate` went to /generate, in mode raw, and `chat` to a chat endpoint."""
+    import polars as pl
+
+    generate = _text("transport") == "generate"
+    own = _text("endpoint").str.ends_with("/generate")
+    raw = pl.col("sampling_params").str.contains(r'"mode":\s*"raw"')
+    return (generate & own & raw) | (~generate & ~own)
+
+
+@bulk(
+    RuleSpec(
+        "sampling-bent",
+        "something bent the sampling: a grammar, a forced tool choice, a logit bias, a penalty, a script",
+        "leave the row out: it is no sample of the target model",
+        column="constraint",
+        severities=off_for_test(),
+        message="constraint {constraint}",
+    ),
+    seen=lambda ctx: {"constraint": _text("constraint").str.slice(0, 120)},
+)
+def sampling_bent(ctx: Context) -> pl.Expr:
+    """Hold where nothing bent the sampling."""
+    return _text("constraint").is_null()
+
+
+@set_check(
+    RuleSpec(
+        "provenance-not-constant",
+        "a column that the profile calls constant has several values in one set",
+        "certify the runs apart, one set each",
+        scope="set",
+        severities=off_for_test(),
+    ),
+    RuleSpec(
+        "provenance-unknown",
+        "the server did not tell part of its provenance",
+        "record it: boot the server through shardgate, or pass what you know of it",
+        scope="set",
+        kind="quality",
+        severities=off_for_test(),
+    ),
+)
+class Provenance:
+    """Collects the values of the constant columns over all shards."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[str | None, str]] = {}
+        self._hits: Hits = []
+        self._unknown: set[str] = set()
+
+    def add(self, context: Context, first_row: int, frame: pl.DataFrame) -> None:
+        """Look at one frame; the set's first row sets each column's value."""
+        import polars as pl
+
+        from contracts.shard import UNKNOWN
+
+        for name in constant_columns(context.profile):
+            column = frame[name].cast(pl.String)
+            if not len(column):
+                continue
+            expected, where = self._first.setdefault(name, (column[0], f"{context.shard}, row {first_row}"))
+            differs = column.ne_missing(pl.Series([expected], dtype=pl.String))
+            for index in differs.arg_true().to_list() if differs.any() else ():
+                self._hits.append(
+                    (
+                        "provenance-not-constant",
+                        context.shard,
+                        first_row + index,
+                        frame["sample_id"][index],
+                        f"{name} is {column[index]!r}; it is {expected!r} in {where}",
+                    )
+                )
+            if bool((column == UNKNOWN).any()):
+                self._unknown.add(name)
+
+    def finish(self) -> Hits:
+        """Return a hit per differing value, and one for each column that is unknown somewhere."""
+        unknown: Hits = [
+            ("provenance-unknown", "", None, None, f"{name} is unknown") for name in sorted(self._unknown)
+        ]
+        return [*self._hits, *unknown]

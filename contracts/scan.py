@@ -1,0 +1,304 @@
+"""One shard through the rules: opened, read row group by row group, every broken rule told with its row.
+
+Place in the flow: inside the audit. Imports rules, segments and shard of `contracts`; pyarrow, polars and
+pandera while it runs. Whatever is wrong with a file is a finding; the run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from contracts.formats import FORMATS
+from contracts.records import Finding, Profile, Severity
+from contracts.rules import BULK, ROW_CHECKS, RULES, Context, Thresholds
+from contracts.rules.registry import BulkCheck, SetCheck, Strength, finding
+from contracts.segments import AlteredBytes, FileDigest, VerifiedFile, digest_shard
+from contracts.shard import METADATA_PREFIX, SCHEMA_VERSION, arrow_schema
+from contracts.tokens import Codec
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+MAX_FAULTS_SHOWN = 4
+
+
+@dataclass(slots=True)
+class Scan:
+    """What one pass over a shard found. `rows` is 0 where the file could not be read.
+
+    `refused` tells that the file as a whole is not a shard of its contract: none of its rows can be
+    certified. `bad` holds the rows that broke an error rule.
+    """
+
+    path: Path
+    name: str
+    digest: FileDigest | None = None
+    rows: int = 0
+    refused: bool = False
+    format: str | None = None
+    strength: str | None = None
+    findings: list[Finding] = field(default_factory=list)
+    bad: set[int] = field(default_factory=set)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    claims: Counter[tuple[str, bool | None]] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
+    provenance: dict[str, set[str | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """What a scan needs to know: profile, tokenizer, strength, thresholds, and a callback for progress."""
+
+    profile: Profile
+    codec: Codec | None
+    strength: Strength = "token"
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    on_rows: Callable[[int], None] | None = None
+
+
+def scan_shard(path: Path, name: str, options: ScanOptions, set_checks: Sequence[SetCheck]) -> Scan:
+    """Run all rules over one shard and feed the data-set rules with its frames."""
+    scan = Scan(path, name)
+
+    def refuse(rule: str, message: str) -> None:
+        told = finding(rule, options.profile, name, message)
+        if told is not None:
+            scan.findings.append(told)
+            scan.refused = scan.refused or told.severity is Severity.ERROR
+
+    if not path.exists():
+        refuse("shard-missing", "there is no such file")
+        return scan
+    if path.is_dir():
+        refuse("shard-unreadable", "it is a folder, not a file")
+        return scan
+    import pyarrow as pa
+
+    try:
+        _scan_file(scan, options, set_checks, refuse)
+    except (pa.ArrowException, OSError, AlteredBytes, ValueError, OverflowError, MemoryError) as error:
+        refuse("shard-unreadable", _one_line(error))
+    return scan
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+def _scan_file(
+    scan: Scan, options: ScanOptions, set_checks: Sequence[SetCheck], refuse: Callable[[str, str], None]
+) -> None:
+    import polars as pl
+    import pyarrow.parquet as pq
+
+    from contracts.schema import broken_rules, type_faults
+
+    digest = digest_shard(scan.path)
+    with VerifiedFile(scan.path, digest.size, digest.segments) as handle, pq.ParquetFile(handle) as parquet:
+        rows = parquet.metadata.num_rows
+        if rows != digest.rows or rows > digest.size:
+            refuse("shard-unreadable", f"the footer tells {rows} rows in {digest.size} bytes")
+            return
+        scan.digest, scan.rows = digest, rows
+        if rows == 0:
+            refuse("shard-empty", "the footer tells no rows")
+        schema = parquet.schema_arrow
+        readable = _check_schema(schema, options.strength, refuse)
+        context = _context(scan, schema.metadata or {}, options, refuse)
+        if not readable or rows == 0:
+            return
+        checks = [BULK[rule] for rule in BULK if context.active(RULES[rule])]
+        verdicts, first = [], 0
+        for index in range(parquet.num_row_groups):
+            table = parquet.read_row_group(index)
+            frame = pl.DataFrame(pl.from_arrow(table))
+            if index == 0 and (faults := type_faults(frame, options.strength)):
+                refuse("schema-mismatch", "; ".join(faults[:MAX_FAULTS_SHOWN]))
+                return
+            verdicts.append(_bulk(scan, context, checks, frame, first))
+            _by_row(scan, context, table, first)
+            for check in set_checks:
+                check.add(context, first, frame)
+            _count(scan, frame)
+            first += table.num_rows
+            if options.on_rows is not None:
+                options.on_rows(table.num_rows)
+        whole = pl.concat(verdicts)
+        own = {name for name in whole.columns if not whole[name].all()}
+        if own != broken_rules(whole):
+            raise AssertionError(f"pandera and the audit read the verdicts of {scan.name} differently")
+
+
+def _check_schema(schema: pa.Schema, strength: str, refuse: Callable[[str, str], None]) -> bool:
+    """Compare with the shard schema; return whether the rows can still be checked one by one."""
+    expected = arrow_schema(strength)
+    if schema.equals(expected):
+        return True
+    faults, readable = [], True
+    for wanted in expected:
+        at = schema.get_all_field_indices(wanted.name)
+        if len(at) != 1:
+            faults.append(f"column {wanted.name} is {'missing' if not at else 'there twice'}")
+            readable = False
+            continue
+        got = schema.field(at[0])
+        if not got.equals(wanted):
+            faults.append(f"{wanted.name} is {_said(got)}, not {_said(wanted)}")
+            readable = readable and _unnulled(got) == _unnulled(wanted)
+    extra = [name for name in schema.names if name not in expected.names]
+    if extra:
+        faults.append(f"unknown columns {', '.join(extra)}")
+        readable = False
+    if not faults:
+        faults.append("the columns are in another order")
+        readable = False
+    more = len(faults) - MAX_FAULTS_SHOWN
+    told = "; ".join(faults[:MAX_FAULTS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+    refuse("schema-mismatch", told)
+    return readable
+
+
+def _said(field_: pa.Field) -> str:
+    return f"{field_.type}{'' if field_.nullable else ' not null'}"
+
+
+def _unnulled(field_: pa.Field) -> str:
+    return str(field_.type).replace(" not null", "")
+
+
+def _context(
+    scan: Scan, metadata: Mapping[bytes, bytes], options: ScanOptions, refuse: Callable[[str, str], None]
+) -> Context:
+    said = {
+        key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in metadata.items()
+    }
+    values = {
+        key.removeprefix(METADATA_PREFIX): v for key, v in said.items() if key.startswith(METADATA_PREFIX)
+    }
+    missing = [key for key in ("schema_version", "format", "strength", "constants") if key not in values]
+    constants: dict[str, str | None] = {}
+    if missing:
+        refuse("metadata-missing", f"missing: {', '.join(METADATA_PREFIX + key for key in missing)}")
+    elif values["schema_version"] != SCHEMA_VERSION or values["strength"] != options.strength:
+        refuse(
+            "metadata-missing",
+            f"schema version {values['schema_version']!r} and strength {values['strength']!r}; "
+            f"this contract is version {SCHEMA_VERSION!r}, strength {options.strength!r}",
+        )
+    else:
+        constants = _constants(values["constants"], refuse)
+    scan.format, scan.strength = values.get("format"), values.get("strength")
+    found = FORMATS.get(scan.format or "")
+    if found is None and "format" in values:
+        refuse("format-unknown", f"format {scan.format!r}; known: {', '.join(FORMATS)}")
+    if found is not None and options.codec is not None:
+        lacking = [marker for marker in found.markers if options.codec.token_id(marker) is None]
+        if lacking:
+            refuse("marker-not-token", f"{found.name}: {', '.join(lacking)}")
+        stated, given = constants.get("tokenizer_sha256"), options.codec.sha256
+        if stated not in (None, "unknown") and given is not None and stated != given:
+            refuse("tokenizer-mismatch", f"rows: {stated[:16]}…, given: {given[:16]}…")
+    return Context(
+        profile=options.profile,
+        shard=scan.name,
+        format=found,
+        codec=options.codec,
+        strength=options.strength,
+        constants=constants,
+        thresholds=options.thresholds,
+    )
+
+
+def _constants(text: str, refuse: Callable[[str, str], None]) -> dict[str, str | None]:
+    from contracts.shard import CONSTANT_COLUMNS, RUN_COLUMNS
+
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    known = {*CONSTANT_COLUMNS, *RUN_COLUMNS}
+    fits = isinstance(value, dict) and all(
+        key in known and (item is None or isinstance(item, str)) for key, item in value.items()
+    )
+    if not fits:
+        refuse("metadata-missing", f"`{METADATA_PREFIX}constants` is no object of the provenance columns")
+        return {}
+    return dict(value)
+
+
+def _bulk(
+    scan: Scan, context: Context, checks: Sequence[BulkCheck], frame: pl.DataFrame, first: int
+) -> pl.DataFrame:
+    """Run the expression rules; return the Boolean frame, one column per rule."""
+    import polars as pl
+
+    verdicts = frame.select([check.holds(context).fill_null(False).alias(check.rule.id) for check in checks])
+    if verdicts.height == 1 and frame.height > 1:
+        verdicts = pl.concat([verdicts] * frame.height)
+    for check in checks:
+        column = verdicts[check.rule.id]
+        if column.all():
+            continue
+        places = (~column).arg_true()
+        failing = frame[places]
+        seen = check.seen(context) if check.seen else {}
+        shown = failing.select("sample_id", **{f"seen_{key}": value for key, value in seen.items()})
+        for offset, values in zip(places.to_list(), shown.rows(), strict=True):
+            words = {key: _word(value) for key, value in zip(seen, values[1:], strict=True)}
+            message = check.rule.message.format(**words) if check.rule.message else check.rule.meaning
+            _hit(scan, context, check.rule.id, first + offset, None, message, values[0])
+    return verdicts
+
+
+def _word(value: Any) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _by_row(scan: Scan, context: Context, table: pa.Table, first: int) -> None:
+    """Run the row checks. A check that can't read a row, since another rule is broken there, is a hit too."""
+    for offset, row in enumerate(table.to_pylist()):
+        for rule, column, message in _hits(row, context):
+            _hit(scan, context, rule, first + offset, column, message, row.get("sample_id"))
+
+
+def _hits(row: Mapping[str, Any], context: Context) -> Iterator[tuple[str, str | None, str]]:
+    for check in ROW_CHECKS:
+        try:
+            for rule, column, message in check(row, context):
+                if context.active(RULES[rule]):
+                    yield rule, column, message
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            name = getattr(check, "__name__", "check")
+            yield "row-unreadable", None, f"{name} could not read the row: {_one_line(error)}"
+
+
+def _hit(
+    scan: Scan, context: Context, rule: str, row: int, column: str | None, message: str, sample: str | None
+) -> None:
+    told = finding(rule, context.profile, scan.name, message, row=row, column=column, sample_id=sample)
+    if told is None:
+        return
+    scan.findings.append(told)
+    if told.severity is Severity.ERROR:
+        scan.bad.add(row)
+
+
+def _count(scan: Scan, frame: pl.DataFrame) -> None:
+    import polars as pl
+
+    from contracts.shard import CONSTANT_COLUMNS, RUN_COLUMNS
+
+    scan.verdicts.update(frame["verdict"].drop_nulls().to_list())
+    scan.losses.update(frame["losses"].explode().drop_nulls().to_list())
+    for name in ("captured", "text", "rebuilt", "tokens"):
+        scan.claims.update((name, value) for value in frame["claims"].struct.field(name).to_list())
+    for name in (*CONSTANT_COLUMNS, *RUN_COLUMNS):
+        scan.provenance.setdefault(name, set()).update(frame[name].cast(pl.String).unique().to_list())

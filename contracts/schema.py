@@ -1,0 +1,68 @@
+"""The contract as pandera sees it: the shard's columns in polars types, and a row's verdicts, one per rule.
+
+Place in the flow: between the rules and the audit. Imports pandera and polars at the top, so only the audit
+imports it, and only when it runs.
+
+Traps of pandera 0.35 that this module keeps clear of: a failing frame check serialises whole rows (so values
+are checked over Boolean columns only), a null check result passes (so nulls become False first), a LazyFrame
+gets schema checks only (so frames are eager). Rows are located from the Boolean columns, never from
+pandera's failure cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandera.polars as pa
+import polars as pl
+from pandera.errors import SchemaError, SchemaErrors
+
+from contracts.rules.registry import RULES
+from contracts.shard import arrow_schema
+
+
+def shard_schema(strength: str = "token") -> pa.DataFrameSchema:
+    """Return the pandera schema of a shard's frame: every column, its type, nothing else, in order.
+
+    Nulls are the rule `null-value`'s, which names the row.
+    """
+    empty = pl.DataFrame(pl.from_arrow(arrow_schema(strength).empty_table()))
+    columns = {name: pa.Column(dtype, nullable=True) for name, dtype in empty.schema.items()}
+    return pa.DataFrameSchema(columns, strict=True, ordered=True, name=f"shard-{strength}")
+
+
+def verdict_schema(rule_ids: Sequence[str]) -> pa.DataFrameSchema:
+    """Return the pandera schema of a shard's Boolean frame: a column per rule, true where a row keeps it."""
+    columns = {
+        rule_id: pa.Column(
+            pl.Boolean,
+            pa.Check.eq(True, error=RULES[rule_id].meaning, raise_warning=False),
+            nullable=False,
+            description=RULES[rule_id].meaning,
+        )
+        for rule_id in rule_ids
+    }
+    return pa.DataFrameSchema(columns, strict=True, name="verdicts")
+
+
+def type_faults(frame: pl.DataFrame, strength: str = "token") -> list[str]:
+    """Return what pandera says against a frame's columns and types; empty where it is a shard's."""
+    try:
+        shard_schema(strength).validate(frame.clear(), lazy=True)
+    except (SchemaErrors, SchemaError) as error:
+        return [str(case) for case in error.failure_cases["failure_case"].to_list()]
+    return []
+
+
+def broken_rules(verdicts: pl.DataFrame) -> set[str]:
+    """Return the rules that pandera finds broken in a Boolean frame.
+
+    The audit holds this against its own reading of the frame, so that neither can pass a row alone.
+    """
+    if verdicts.is_empty():
+        return set()
+    try:
+        verdict_schema(verdicts.columns).validate(verdicts, lazy=True)
+    except (SchemaErrors, SchemaError) as error:
+        return set(error.failure_cases["column"].to_list())
+    return set()

@@ -1,0 +1,84 @@
+"""A read-only pyarrow file system over certified files: it opens nothing else, and serves verified bytes.
+
+Place in the flow: under the loader, which imports it when a set is opened. Imports pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSystemHandler, FileType
+
+from contracts.certificate import ShardAltered, ShardUncertified
+from contracts.segments import AlteredBytes, FileDigest, VerifiedFile
+
+
+class _Certified(VerifiedFile):
+    """A verified file that tells an altered segment in the loader's words."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        try:
+            return super().read(size)
+        except AlteredBytes as error:
+            raise ShardAltered(
+                "a certified shard was altered",
+                where=str(self._path),
+                why=str(error),
+                remedy="copy it again from where it was certified, or audit it again",
+            ) from error
+
+
+class VerifiedFiles(FileSystemHandler):  # type: ignore[misc]
+    """The handler of a `pyarrow.fs.PyFileSystem`: path → digest, and no other path exists."""
+
+    def __init__(self, digests: Mapping[str, FileDigest]) -> None:
+        self._digests = dict(digests)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VerifiedFiles) and other._digests == self._digests
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self._digests)))
+
+    def get_type_name(self) -> str:
+        """Return the file system's name."""
+        return "shardgate-certified"
+
+    def normalize_path(self, path: str) -> str:
+        """Return the path as it is."""
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[FileInfo]:
+        """Return the certified size of each path; a path that is not certified does not exist."""
+        return [
+            FileInfo(path, FileType.File, size=self._digests[path].size)
+            if path in self._digests
+            else FileInfo(path, FileType.NotFound)
+            for path in paths
+        ]
+
+    def get_file_info_selector(self, selector: Any) -> list[FileInfo]:
+        """Return the certified files below a folder."""
+        return self.get_file_info(
+            [path for path in self._digests if Path(path).is_relative_to(selector.base_dir)]
+        )
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """Open a certified file for random access."""
+        digest = self._digests.get(path)
+        if digest is None:
+            raise ShardUncertified("a file that is not certified was asked for", where=path)
+        return pa.PythonFile(_Certified(Path(path), digest.size, digest.segments), mode="r")
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        """Open a certified file for reading on."""
+        return self.open_input_file(path)
+
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        raise PermissionError("a certified set is read-only")
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
