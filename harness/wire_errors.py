@@ -63,7 +63,11 @@ class MalformedResponse(ClientError):
 
 def excerpt(body: bytes) -> str:
     """Return the start of a body as one printable line."""
-    text = body[: 4 * EXCERPT].decode("utf-8", "replace")
+    return one_line(body[: 4 * EXCERPT].decode("utf-8", "replace"))
+
+
+def one_line(text: str) -> str:
+    """Return the start of a text as one printable line: servers put tracebacks into their messages."""
     line = " ".join(text.split())
     line = "".join(char if char.isprintable() else "�" for char in line)
     return line if len(line) <= EXCERPT else line[:EXCERPT] + "…"
@@ -85,7 +89,7 @@ def status_error(status: int, message: str, *, where: str = "", body: bytes = b"
     return HttpStatusError(
         what=f"the server answered with {answer}",
         where=where,
-        why=message or "it gave no message",
+        why=one_line(message) or "it gave no message",
         remedy=remedy,
         body=body,
         status=status,

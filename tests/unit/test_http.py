@@ -85,6 +85,14 @@ def test_an_error_status_carries_the_server_s_words(status: str, body: bytes, wo
     assert "secret" not in str(caught.value)
 
 
+def test_a_server_s_traceback_stays_in_the_body() -> None:
+    body = b'{"object":"error","message":"bad input\\n\\n  File \\"x.py\\", line 1\\n' + b"x" * 5000 + b'"}'
+    with pytest.raises(HttpStatusError, match="bad input") as caught:
+        ask(http("400 Bad Request", body))
+    assert "\n" not in caught.value.why and len(caught.value.why) < 400
+    assert caught.value.body == body
+
+
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, b"bytes"])
 def test_a_request_without_a_json_form_is_not_sent(value: object) -> None:
     with pytest.raises(RequestRefused, match="JSON"):
