@@ -2,6 +2,7 @@
 # make test    the environment, then the whole suite, real server included
 # make check   ruff and mypy
 # make lock    pins the requirements anew from pyproject.toml
+# make docs    writes the reference pages from the registries
 # make clean   takes away what these made
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
@@ -12,7 +13,7 @@ DEMO_ARGS ?=
 # Byte code that an import makes is worth keeping: the server starts often.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lock clean env help
+.PHONY: demo test check lock docs clean env help
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +38,10 @@ LOCK = $(BIN)/uv pip compile pyproject.toml --python $(BIN)/python --no-emit-ind
 lock: env
 	@$(LOCK) --extra cpu --extra dev --output-file requirements/cpu.txt
 	@$(LOCK) --constraint requirements/cpu.txt --output-file requirements/base.txt
+
+# The pages that list losses, formats and rules are written from the registries.
+docs: env
+	@$(BIN)/python -m harness.report.reference docs
 
 clean:
 	rm -rf .venv .venv-base .env-stamp* runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """`shardgate demo`: the whole job on this machine.
 
-Place in the flow: outermost; calls `harness.pipeline` and the reports. At the top it imports light modules only.
+Place in the flow: outermost; calls `harness.pipeline` and the reports. Imports light modules at the top.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`shardgate probe`: judges a running server and says how to record with it.
 
-Place in the flow: outermost; calls `harness.pipeline` and the reports. At the top it imports light modules only.
+Place in the flow: outermost; calls `harness.pipeline` and the reports. Imports light modules at the top.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from harness.commands.progress import Progress
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as HTML."
 )
+@shell.trust_option
 @shell.json_option
-def probe(base_url: str, tokenizer: Path | None, html: Path | None, as_json: bool) -> int:
+def probe(
+    base_url: str, tokenizer: Path | None, html: Path | None, trust_remote_code: bool, as_json: bool
+) -> int:
     """Run the sampled golden prompts through the three modes of the server at URL.
 
     Exits 1 when any outcome is `contradicted`: a field says what the tokens do not.
@@ -37,7 +40,9 @@ def probe(base_url: str, tokenizer: Path | None, html: Path | None, as_json: boo
     from harness import pipeline
 
     with Progress() as progress:
-        report = pipeline.probe(url, tokenizer=tokenizer, on_event=progress)
+        report = pipeline.probe(
+            url, tokenizer=tokenizer, on_event=progress, trust_remote_code=trust_remote_code
+        )
     if html is not None:
         from harness.report.html import write_html
 

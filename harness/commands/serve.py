@@ -1,6 +1,6 @@
 """`shardgate serve`: boots SGLang as the harness does, and stays.
 
-Place in the flow: outermost; calls `harness.server`. At the top it imports light modules only.
+Place in the flow: outermost; calls `harness.server`. Imports light modules at the top.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def serve(target: str, flags: tuple[str, ...], port: int | None, log: Path | Non
                 # Not earlier: the port is chosen at the start.
                 told.append(without_keys(shlex.join(server.command)))
                 progress.say(told[0])
-            shards = {"done": now.shards_done, "total": now.shards_total} if now.shards_total else {}
+            shards = (
+                {"done": now.shards_done, "total": now.shards_total} if now.phase == "loading weights" else {}
+            )
             progress(f"boot: {now.phase}", shards)
 
         server = _server(target, flags, port, log, on_progress)

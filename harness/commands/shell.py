@@ -29,6 +29,13 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="One JSON value on standard output.")(command)
 
 
+def trust_option(command: Command) -> Command:
+    """Add `--trust-remote-code`: Kimi's tokenizer, for one, comes as Python code with the model."""
+    return click.option(
+        "--trust-remote-code", is_flag=True, help="Run the Python code that comes with the tokenizer."
+    )(command)
+
+
 def emit(value: Any) -> None:
     """Print one JSON value on standard output."""
     from harness.report.data import dumps
@@ -53,7 +60,8 @@ def run(group: click.Group, arguments: Sequence[str] | None, name: str) -> NoRet
         sys.exit(128 + signal.SIGPIPE)
     except click.ClickException as error:
         error.show()
-        _as_json(argv, ShardgateError(error.format_message(), remedy="see --help"))
+        if _asks_json(argv):
+            _emit_error(ShardgateError(error.format_message(), remedy="see --help"))
         sys.exit(FAULT)
     except Exception as error:
         told = explain(error)
@@ -67,8 +75,7 @@ def run(group: click.Group, arguments: Sequence[str] | None, name: str) -> NoRet
             why="a fault of shardgate itself, or a case that it does not know",
             remedy="report it with the lines above",
         )
-        show(told)
-        _as_json(argv, told)
+        fail(told, _asks_json(argv))
         sys.exit(FAULT)
 
 
@@ -77,11 +84,20 @@ def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + signum)
 
 
-def _as_json(argv: Sequence[str], error: ShardgateError) -> None:
-    flags = argv[: argv.index("--")] if "--" in argv else argv
-    if "--json" in flags:
-        parts = {part: getattr(error, part) for part in ("what", "where", "why", "remedy")}
-        click.echo(json.dumps({"error": parts}, indent=2))
+def _asks_json(argv: Sequence[str]) -> bool:
+    return "--json" in (argv[: argv.index("--")] if "--" in argv else argv)
+
+
+def _emit_error(error: ShardgateError) -> None:
+    parts = {part: getattr(error, part) for part in ("what", "where", "why", "remedy")}
+    click.echo(json.dumps({"error": parts}, indent=2))
+
+
+def fail(error: ShardgateError, as_json: bool) -> None:
+    """Tell an error on standard error and, with `--json`, as the one value on standard output too."""
+    show(error)
+    if as_json:
+        _emit_error(error)
 
 
 def explain(error: BaseException) -> ShardgateError | None:
@@ -106,9 +122,9 @@ def explain(error: BaseException) -> ShardgateError | None:
             why="the base install probes, audits and verifies; booting a server needs SGLang",
             remedy="install shardgate with its extra `cpu` (or `gpu`), or run `make demo` in a clone",
         )
-    if isinstance(error, OSError) and error.errno is not None:
+    if isinstance(error, OSError):
         return ShardgateError(
-            error.strerror or type(error).__name__,
+            error.strerror or str(error) or type(error).__name__,
             where=str(error.filename or ""),
             remedy="check the path, its permissions, the disk and the network",
         )

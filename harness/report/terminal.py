@@ -222,3 +222,23 @@ def print_findings(result: Any, stream: IO[str]) -> None:
             style="bold",
         )
     )
+
+
+def print_verified(result: Any, stream: IO[str]) -> None:
+    """Print what a verification found: each problem with its remedy, then what the certificate says."""
+    out = console(stream)
+    for problem in result.problems:
+        out.print(Text(f"{safe(problem['kind'])}: {safe(problem['shard'])}", style="red"))
+        out.print(_bullet(safe(problem["message"])))
+        if problem["remedy"]:
+            out.print(_bullet(safe(problem["remedy"])))
+    verdict = "holds" if result.ok else f"does not hold: {len(result.problems)} problem(s)"
+    out.print(Text(f"certificate {safe(result.certificate)} {verdict}", style="bold"))
+    out.print(
+        Text(
+            f"{result.shards} shards, {result.rows} rows, contract {safe(result.contract)}, "
+            f"profile {safe(result.profile)}, strength {safe(result.strength)}"
+        )
+    )
+    out.print(Text(f"checked {safe(result.checked_at)} by {safe(result.checked_by)}"))
+    out.print(Text(safe(result.statement)))

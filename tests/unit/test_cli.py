@@ -58,9 +58,10 @@ def test_every_command_has_help_and_json(command: str) -> None:
         ("probe", "ftp://host"),
         ("probe", "http://"),
         ("audit",),
-        ("audit", "x.parquet", "--profile", "nothing"),
-        ("audit", "x.parquet", "--waive", "rule"),
-        ("audit", "x.parquet", "--waive", "rule", "--reason", " "),
+        ("audit", "pyproject.toml", "--profile", "nothing"),
+        ("audit", "pyproject.toml", "--waive", "rule"),
+        ("audit", "pyproject.toml", "--waive", "rule", "--reason", " "),
+        ("audit", "no/such.parquet"),
         ("verify", "no/such/folder"),
     ],
     ids=" ".join,
@@ -85,10 +86,13 @@ def test_a_server_that_is_not_there_is_a_clear_error() -> None:
     assert "127.0.0.1:9" in done.stderr and "remedy:" in done.stderr
 
 
-def test_a_missing_shard_is_a_clear_error() -> None:
-    done = shardgate("audit", "no/such.parquet")
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr and "no/such.parquet" in done.stderr
+def test_what_is_no_parquet_is_a_finding_not_a_crash() -> None:
+    done = shardgate("audit", "pyproject.toml", "--json")
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
+    assert told["certified"] == 0
+    assert "error" in {finding["severity"] for finding in told["findings"]}
+    assert set(told["findings"][0]) >= {"rule", "severity", "shard", "row", "message", "remedy"}
 
 
 def _run(code: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,101 @@
+"""The reference pages of the docs, written from the registries: losses, formats and rules are listed once.
+
+Place in the flow: beside the reports; `make docs` runs it. May import `contracts` and the text helpers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from contracts.formats import FORMATS
+from contracts.losses import LOSSES
+from contracts.records import VERDICT_ORDER, Profile
+
+_GENERATED = "<!-- Written by `make docs` from the registries; edit those. -->"
+
+
+def known_losses() -> str:
+    """Return `docs/known-losses.md`: each loss with verdict, meaning and remedy, each format's grammar."""
+    lines = [
+        "# Known losses",
+        "",
+        _GENERATED,
+        "",
+        "Every verdict but `exact` names at least one of these. `PARSER` and `SWITCH` stand for the names",
+        "that the model's format has; `shardgate probe` puts them in.",
+        "",
+    ]
+    for verdict in VERDICT_ORDER:
+        specs = [spec for spec in LOSSES.values() if spec.verdict is verdict]
+        if specs:
+            rows = ((f"`{spec.name}`", spec.meaning, _placeholders(spec.remedy)) for spec in specs)
+            lines += [f"## `{verdict}`", "", *_table(("loss", "what it means", "what to do"), rows), ""]
+    lines += ["## Formats, and where each is `exact`", ""]
+    for form in FORMATS.values():
+        parsers = ", ".join(f"`{name}`" for name in form.reasoning_parsers)
+        tools = ", ".join(f"`{name}`" for name in form.tool_parsers) or "none known"
+        lines += [
+            f"### `{form.name}`",
+            "",
+            f"Models: {', '.join(form.models)}. Reasoning parsers: {parsers}; tool-call parsers: {tools}.",
+            "",
+            f"Safe grammar: {form.safe_grammar}",
+            "",
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def rules() -> str:
+    """Return `docs/rules.md`: each rule with its severities by profile, its meaning and its remedy."""
+    from contracts.rules import RULES
+
+    heads = ("rule", "kind", *(str(profile) for profile in Profile), "what it means", "what to do")
+    rows = (
+        (
+            f"`{spec.id}`",
+            f"{spec.kind}, {spec.scope}",
+            *(str(spec.severity(profile) or "off") for profile in Profile),
+            spec.meaning,
+            _placeholders(spec.remedy),
+        )
+        for spec in sorted(RULES.values(), key=lambda spec: (spec.kind, spec.id))
+    )
+    lines = [
+        "# Rules",
+        "",
+        _GENERATED,
+        "",
+        "A fidelity rule asks whether the row is what the model generated, a quality rule whether one wants",
+        "such rows. A finding of the severity `error` keeps its row (over a file: the file's rows)",
+        "out; the profile sets the severities.",
+        "",
+        *_table(heads, rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _placeholders(text: str) -> str:
+    for name in ("reasoning_parser", "tool_parser"):
+        text = text.replace(f"{{{name}}}", "PARSER")
+    return text.replace("{template_switch}", "SWITCH")
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    heads = tuple(heads)
+    body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *body)]
+
+
+PAGES = {"known-losses.md": known_losses, "rules.md": rules}
+
+
+def main() -> None:
+    """Write the pages into the folder named on the command line."""
+    for name, page in PAGES.items():
+        (Path(sys.argv[1]) / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
