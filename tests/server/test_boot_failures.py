@@ -1,0 +1,141 @@
+"""Boots that go wrong, each provoked for real: the error names it, and nothing of the server is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.server import (
+    BootFailed,
+    BootProgress,
+    BootTimeout,
+    NotReady,
+    Phase,
+    ServerError,
+    SGLangServer,
+    Unreachable,
+    attach,
+)
+from harness.server.guard import group_members
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    from harness.models import tiny_model
+
+    return tiny_model()
+
+
+def failed_boot(server: SGLangServer, kind: type[ServerError]) -> ServerError:
+    """Start a server that can't come up; its error, after a look that nothing of it is left."""
+    with pytest.raises(kind) as told:
+        server.start()
+    assert group_members(server.pid) == []
+    assert str(server.log_path) in told.value.where
+    return told.value
+
+
+def test_an_unknown_parser(model: Path, tmp_path: Path) -> None:
+    server = SGLangServer(
+        model, flags=["--reasoning-parser", "nosuch"], device="cpu", log_path=tmp_path / "server.log"
+    )
+    error = failed_boot(server, BootFailed)
+    assert "exit code 2" in error.what
+    assert "--reasoning-parser" in error.why and "nosuch" in error.why
+    assert "kimi_k2" in error.why, "the known names are told"
+    assert len(str(error)) < 3000, "no usage text"
+
+
+def test_a_damaged_checkpoint(model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    weights = next(broken.glob("*.safetensors"))
+    with weights.open("rb+") as handle:
+        handle.truncate(weights.stat().st_size // 2)
+    error = failed_boot(SGLangServer(broken, device="cpu", log_path=tmp_path / "server.log"), BootFailed)
+    assert "checkpoint file is damaged" in error.why
+    assert any("SafetensorError" in line for line in error.log_lines)
+
+
+def test_too_little_time(model: Path, tmp_path: Path) -> None:
+    server = SGLangServer(model, device="cpu", timeout=1.0, log_path=tmp_path / "server.log")
+    error = failed_boot(server, BootTimeout)
+    assert "after 1 s" in error.what
+    assert Phase.STARTING in error.why
+
+
+def test_killed_while_booting(model: Path, tmp_path: Path) -> None:
+    server = SGLangServer(model, device="cpu", log_path=tmp_path / "server.log")
+
+    def kill(_: BootProgress) -> None:
+        os.kill(server.pid, signal.SIGKILL)
+
+    server._on_progress = kill
+    error = failed_boot(server, BootFailed)
+    assert "SIGKILL" in error.what
+
+
+def test_a_server_that_waits_for_weights_is_not_ready(model: Path, tmp_path: Path) -> None:
+    """`/model_info` says 200 here, the weights are still to come: attaching must not be fooled.
+
+    The error is raised inside the boot's progress callback, so it also shows that a boot broken off by its
+    caller leaves nothing behind.
+    """
+    server = SGLangServer(
+        model,
+        flags=["--checkpoint-engine-wait-weights-before-ready"],
+        device="cpu",
+        log_path=tmp_path / "server.log",
+    )
+
+    def look(now: BootProgress) -> None:
+        if now.phase is Phase.WARMUP:
+            attach(server.base_url)
+
+    server._on_progress = look
+    with pytest.raises(NotReady, match="still warming up"):
+        server.start()
+    assert group_members(server.pid) == []
+    with pytest.raises(Unreachable):
+        attach(server.base_url)
+
+
+OWNER = """
+import sys
+from harness.server import SGLangServer
+server = SGLangServer(sys.argv[1], device="cpu", log_path=sys.argv[2], grace=2.0,
+                      on_progress=lambda now: print(server.pid, flush=True))
+with server:
+    pass
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_server_goes_with_its_owner(number: signal.Signals, model: Path, tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(model), str(tmp_path / "server.log")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        # Where a suite runs in the background SIGINT is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert owner.stdout is not None
+    server = int(owner.stdout.readline())
+    time.sleep(0.5)
+    assert group_members(server), "the server runs"
+    owner.send_signal(number)
+    assert owner.wait(timeout=60) != 0
+    until = time.monotonic() + 60
+    while group_members(server) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert group_members(server) == []
