@@ -64,4 +64,7 @@ def probe(sglang_server: Any) -> ProbeReport:
     """The report of `shardgate probe` on `sglang_server`."""
     from harness import pipeline
 
-    return pipeline.probe(sglang_server.base_url, tokenizer=None, on_event=lambda phase, facts: None)
+    report: ProbeReport = pipeline.probe(
+        sglang_server.base_url, tokenizer=None, on_event=lambda phase, facts: None
+    )
+    return report

@@ -18,6 +18,8 @@ from harness.report.text import safe, seconds
 
 _EVERY = 10.0
 """Seconds between two plain lines of one phase."""
+_EVERY_SAME = 60.0
+"""The same where a line would say again what the last one said; a log shows that the work still goes on."""
 
 
 class Events(Protocol):
@@ -44,6 +46,7 @@ class _Phase:
         self.name = name
         self.start = time.monotonic()
         self.told = float("-inf")
+        self.said: str | None = None
         self.last = ""
 
     def left(self, facts: Mapping[str, Any]) -> float | None:
@@ -126,8 +129,8 @@ class Progress:
     def _plain(self, phase: _Phase, facts: Mapping[str, Any], note: str) -> None:
         now = time.monotonic()
         last = facts.get("total") is not None and facts.get("done") == facts.get("total")
-        if last or now - phase.told >= _EVERY:
-            phase.told = now
+        if last or now - phase.told >= (_EVERY_SAME if note == phase.said else _EVERY):
+            phase.told, phase.said = now, note
             self._line(f"{safe(phase.name)}{': ' + note if note else ''}")
 
     def _finish(self, failed: bool = False) -> None:

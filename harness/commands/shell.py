@@ -126,7 +126,7 @@ def explain(error: BaseException) -> ShardgateError | None:
         return ShardgateError(
             error.strerror or str(error) or type(error).__name__,
             where=str(error.filename or ""),
-            remedy="check the path, its permissions, the disk and the network",
+            remedy="check the path, its permissions, the disk and the network" if error.errno else "",
         )
     return None
 
