@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -71,12 +71,11 @@ def certify(
     existing = folder / FILE_NAME
     if reason and existing.exists():
         raise _other_certificate(existing, "these shards can't be certified as they are now")
+    if existing.exists():
+        return _same_or_refuse(folder, result, scans)
     if not reason:
         _refuse_strangers(folder, scans)
-    if not existing.exists():
-        _clear_leftovers(folder)
-    if existing.exists():
-        return _same_or_refuse(folder, result, scans, names)
+    _clear_leftovers(folder)
     shards, quarantine = [], []
     for scan in scans:
         outcome = _write_shard(
@@ -131,31 +130,28 @@ def _relative(folder: Path, path: Path) -> str:
     return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
 
 
-def parquet_beside(folder: Path, shard_folders: Sequence[Path]) -> set[Path]:
-    """Return the parquet files that lie where certified shards lie; the quarantine is not among them."""
+def parquet_beside(folder: Path, others: Iterable[Path] = ()) -> set[Path]:
+    """Return the parquet files that lie where shards of a set lie, quarantine apart.
+
+    That is the set's folder itself, its `shards/` and `certified/`, and the other folders given. Deeper
+    folders are sets of their own.
+    """
     root = folder.resolve()
-    inside = {
-        path
-        for path in root.rglob("*.parquet")
-        if path.relative_to(root).parts[0] != QUARANTINE and not path.name.startswith(".")
-    }
-    outside = {path for other in shard_folders for path in other.resolve().glob("*.parquet")}
-    return inside | {path for path in outside if not path.name.startswith(".")}
+    places = {root, root / "shards", root / CERTIFIED, *(other.resolve() for other in others)}
+    places.discard(root / QUARANTINE)
+    return {path for place in places for path in place.glob("*.parquet") if not path.name.startswith(".")}
 
 
 def _refuse_strangers(folder: Path, scans: Sequence[Scan]) -> None:
-    if not folder.is_dir():
-        return
     audited = {scan.path.resolve() for scan in scans}
-    strangers = sorted(
-        path
-        for path in parquet_beside(folder, ())
-        if path not in audited and path.parent != (folder / CERTIFIED).resolve()
-    )
-    if strangers:
+    root = folder.resolve()
+    inside = {path.parent for path in audited if path.is_relative_to(root)}
+    for path in sorted(parquet_beside(folder, inside) - audited):
+        if path.parent == root / CERTIFIED:
+            continue  # what an earlier certifying wrote; `_clear_leftovers` looks at it
         raise CertifyError(
             "a shard in the folder was not audited",
-            where=str(strangers[0]),
+            where=str(path),
             why="the certificate would not cover it, and the loader refuses sets with uncertified shards",
             remedy="audit it together with the others, or move it elsewhere",
         )
@@ -189,9 +185,7 @@ def _other_certificate(path: Path, why: str) -> CertifyError:
     )
 
 
-def _same_or_refuse(
-    folder: Path, result: AuditResult, scans: Sequence[Scan], names: Mapping[str, str]
-) -> AuditResult:
+def _same_or_refuse(folder: Path, result: AuditResult, scans: Sequence[Scan]) -> AuditResult:
     """Accept a certificate of the same sources under the same contract; refuse any other."""
     from contracts.loader import verify
 

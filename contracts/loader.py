@@ -21,7 +21,7 @@ from contracts.certificate import (
     ShardUncertified,
     read_certificate,
 )
-from contracts.certify import parquet_beside
+from contracts.certify import QUARANTINE, parquet_beside
 from contracts.segments import AlteredBytes, VerifiedFile, file_sha256
 
 if TYPE_CHECKING:
@@ -116,12 +116,8 @@ def _problems(certificate: Certificate, hashed: bool = True) -> Iterator[Certifi
             yield problem
     folder = certificate.folder.resolve()
     known = {(folder / name).resolve() for name in certificate.known_names}
-    outside = {
-        path.parent
-        for shard in certificate.shards
-        if not (path := certificate.path_of(shard).resolve()).is_relative_to(folder)
-    }
-    for path in sorted(parquet_beside(folder, sorted(outside)) - known):
+    places = {path.parent for path in known} - {folder / QUARANTINE}
+    for path in sorted(parquet_beside(folder, sorted(places)) - known):
         yield ShardUncertified(
             "a shard lies beside the certified ones without being certified",
             where=str(path),

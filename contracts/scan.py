@@ -124,8 +124,9 @@ def _scan_file(
                 return
             verdicts.append(_bulk(scan, context, checks, frame, first))
             _by_row(scan, context, table, first)
-            for check in set_checks:
-                check.add(context, first, frame)
+            if not scan.refused:  # a file that is no shard must not make good rows look doubled
+                for check in set_checks:
+                    check.add(context, first, frame)
             _count(scan, frame)
             first += table.num_rows
             if options.on_rows is not None:

@@ -11,7 +11,7 @@ pandera's failure cases.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 
 import pandera.polars as pa
 import polars as pl
@@ -31,7 +31,8 @@ def shard_schema(strength: str = "token") -> pa.DataFrameSchema:
     return pa.DataFrameSchema(columns, strict=True, ordered=True, name=f"shard-{strength}")
 
 
-def verdict_schema(rule_ids: Sequence[str]) -> pa.DataFrameSchema:
+@lru_cache(maxsize=8)
+def verdict_schema(rule_ids: tuple[str, ...]) -> pa.DataFrameSchema:
     """Return the pandera schema of a shard's Boolean frame: a column per rule, true where a row keeps it."""
     columns = {
         rule_id: pa.Column(
@@ -47,11 +48,17 @@ def verdict_schema(rule_ids: Sequence[str]) -> pa.DataFrameSchema:
 
 def type_faults(frame: pl.DataFrame, strength: str = "token") -> list[str]:
     """Return what pandera says against a frame's columns and types; empty where it is a shard's."""
+    return list(_type_faults(tuple(frame.schema.items()), strength))
+
+
+@lru_cache(maxsize=64)
+def _type_faults(columns: tuple[tuple[str, pl.DataType], ...], strength: str) -> tuple[str, ...]:
+    """Validate an empty frame of these columns: the answer depends on nothing else."""
     try:
-        shard_schema(strength).validate(frame.clear(), lazy=True)
+        shard_schema(strength).validate(pl.DataFrame(schema=dict(columns)), lazy=True)
     except (SchemaErrors, SchemaError) as error:
-        return [str(case) for case in error.failure_cases["failure_case"].to_list()]
-    return []
+        return tuple(str(case) for case in error.failure_cases["failure_case"].to_list())
+    return ()
 
 
 def broken_rules(verdicts: pl.DataFrame) -> set[str]:
@@ -62,7 +69,7 @@ def broken_rules(verdicts: pl.DataFrame) -> set[str]:
     if verdicts.is_empty():
         return set()
     try:
-        verdict_schema(verdicts.columns).validate(verdicts, lazy=True)
+        verdict_schema(tuple(verdicts.columns)).validate(verdicts, lazy=True)
     except (SchemaErrors, SchemaError) as error:
         return set(error.failure_cases["column"].to_list())
     return set()

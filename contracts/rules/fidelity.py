@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from contracts.formats import Format
-from contracts.framing import Framing, framing_for
+from contracts.framing import Framing, request_framing
 from contracts.losses import LOSSES
 from contracts.records import (
     Fields,
@@ -21,7 +21,6 @@ from contracts.records import (
     Profile,
     SegmentKind,
     Severity,
-    ThinkingMode,
     Verdict,
 )
 from contracts.rules.registry import Context, Hit, Row, RuleSpec, bulk, row_check
@@ -32,6 +31,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 CLAIMS = ("captured", "text", "rebuilt", "tokens")
+GRAMMARS = frozenset(("response_format", "regex", "ebnf", "json_schema", "structural_tag"))
+"""Keys of `constraint` that force the output's form."""
+
 FROM_ELSEWHERE = ("stream-differs", "parser-failed", "script-not-followed")
 """Losses that a stored row can't show again: they compared it with something that is not stored."""
 
@@ -43,20 +45,24 @@ _FIELDS_ARE_RATES: dict[Profile, Severity | None] = {
 
 def framing_of_row(row: Row, fmt: Format, codec: Codec) -> Framing:
     """Return the framing of a stored row, as the harness made it from the capture."""
-    from contracts.shard import decode_matched_stop
+    from contracts.shard import NONE, decode_matched_stop
 
-    sampling = parse(row["sampling_params"])
+    sampling, kwargs = parse(row["sampling_params"]), parse(row["template_kwargs"])
     mode = sampling.get("mode") if isinstance(sampling, Mapping) else None
     bent = parse(row["constraint"]) if row["constraint"] is not None else {}
-    return framing_for(
+    parsers = {name: row[name] for name in ("reasoning_parser", "tool_parser") if row[name] != NONE}
+    return request_framing(
         fmt,
         codec=codec,
-        mode=Mode(mode) if mode in tuple(Mode) else Mode.RAW,
+        mode=Mode(mode) if mode in set(Mode) else Mode.RAW,
         prompt_ids=row["prompt_token_ids"],
         finish_reason=row["finish_reason"],
         matched_stop=decode_matched_stop(row["matched_stop"]),
-        thinking_mode=ThinkingMode(row["thinking_mode"]),
-        constrained=isinstance(bent, Mapping) and bool(set(bent) - {"scripted", "custom_logit_processor"}),
+        template_kwargs=kwargs if isinstance(kwargs, Mapping) else {},
+        reasoning_parser=parsers.get("reasoning_parser"),
+        tool_parser=parsers.get("tool_parser"),
+        tools=row["tools"] is not None,
+        constrained=isinstance(bent, Mapping) and not GRAMMARS.isdisjoint(bent),
     )
 
 

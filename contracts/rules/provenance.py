@@ -132,13 +132,10 @@ def numbers_bad(ctx: Context) -> pl.Expr:
     seen=lambda ctx: {"transport": _text("transport"), "endpoint": _text("endpoint")},
 )
 def endpoint_mismatch(ctx: Context) -> pl.Expr:
-    """Hold where `generate` went to /generate, in mode raw, and `chat` to a chat endpoint."""
-    import polars as pl
-
+    """Hold where `generate` went to /generate, and `chat` to a chat endpoint."""
     generate = _text("transport") == "generate"
     own = _text("endpoint").str.ends_with("/generate")
-    raw = pl.col("sampling_params").str.contains(r'"mode":\s*"raw"')
-    return (generate & own & raw) | (~generate & ~own)
+    return generate == own
 
 
 @bulk(
