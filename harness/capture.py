@@ -6,6 +6,7 @@ only where fields are derived.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from contracts.errors import ShardgateError
@@ -55,7 +56,7 @@ def served_format(facts: ServerFacts, codec: Codec) -> Format | None:
     return format_of_markers({marker: codec.token_id(marker) is not None for marker in markers})
 
 
-def judge_capture(capture: Capture, *, codec: Codec, fmt: Format) -> Judgement:
+def judge_capture(capture: Capture, *, codec: Codec, fmt: Format, extra: Sequence[Loss] = ()) -> Judgement:
     """Judge a capture on its own evidence: its fields, its ids, its served text, its script."""
     framing = request_framing(
         fmt,
@@ -79,6 +80,7 @@ def judge_capture(capture: Capture, *, codec: Codec, fmt: Format) -> Judgement:
         matched_stop=capture.matched_stop,
         raw_text=capture.raw_text,
         scripted_ids=capture.scripted_ids,
+        extra=extra,
     )
 
 

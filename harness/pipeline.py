@@ -1,0 +1,281 @@
+"""The stages chained: the probe of a running server, and the whole job on this machine.
+
+Place in the flow: above every stage, under the commands; the one module that knows them all. Heavy stages
+are imported when they run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from contracts.errors import ShardgateError
+from contracts.formats import Format
+from contracts.records import Capture, Judgement, Mode, Profile, ServerFacts, Transport
+from contracts.tokens import Codec, load_codec
+from harness.capture import derive_fields, judge_capture, served_format
+from harness.client import Client
+from harness.golden import GoldenPrompt, load_golden
+from harness.measure import Measured, OnEvent, Plan, measure, sampled
+from harness.outcomes import DemoReport, ProbeReport, ShardLine
+from harness.recommend import recommend
+
+if TYPE_CHECKING:
+    from contracts.run import AuditResult
+    from harness.server import BootProgress
+
+PROBE_TIMEOUT = 120.0
+"""Seconds that one request may take; a server that needs longer for a golden prompt hangs."""
+
+CHECK_TEXT = "Hello, world! 你好 <think>1 + 1 = 2</think>\n"
+"""Encoded by both sides to see that a given tokenizer is the server's."""
+
+RECORDED = "recorded"
+"""The demo's shard as it should be recorded: over `/generate`."""
+
+WITHOUT_PARSER = "without-parser"
+"""The demo's second run folder: the seed's case, a server booted without parsers."""
+
+
+class WrongTokenizer(ShardgateError):
+    """The tokenizer that was given encodes otherwise than the server does."""
+
+
+def probe(
+    base_url: str, *, tokenizer: Path | None = None, on_event: OnEvent, trust_remote_code: bool = False
+) -> ProbeReport:
+    """Judge a running server: sampled golden prompts, three modes, one recommendation.
+
+    Raises:
+        ShardgateError: nobody listens, it is no SGLang, it dies or hangs on the way, its format is unknown,
+            or the given tokenizer is not the server's.
+    """
+    from harness.server import attach
+
+    on_event("attach", {"message": base_url})
+    server = attach(base_url)
+    codec, notes = _codec_for(server.base_url, tokenizer, trust_remote_code)
+    fmt = served_format(server.facts, codec)
+    if fmt is None:
+        raise ShardgateError(
+            what="the model's format is not known to shardgate",
+            where=base_url,
+            why=f"neither its parsers ({server.facts.reasoning_parser}, {server.facts.tool_parser}) nor the "
+            "markers of its vocabulary belong to a mapped format",
+            remedy="add the family (docs/adding-a-format.md)",
+        )
+    plan = Plan(label=urlsplit(server.base_url).netloc)
+    found = _measure(server.base_url, server.facts, sampled(load_golden()), plan, codec, fmt, on_event)
+    outcomes = tuple(one.outcome for one in found)
+    return ProbeReport(server.facts, outcomes, recommend(server.facts, outcomes, fmt.name), notes)
+
+
+def _codec_for(base_url: str, tokenizer: Path | None, trust: bool) -> tuple[Codec, tuple[str, ...]]:
+    from harness.server_codec import ServerCodec
+
+    served = ServerCodec(base_url)
+    if tokenizer is None:
+        return served, ("tokens were read through the server's own /tokenize and /detokenize",)
+    codec = load_codec(tokenizer, trust_remote_code=trust)
+    try:
+        theirs = served.encode(CHECK_TEXT)
+    except ShardgateError:
+        return codec, ("the server has no /tokenize to compare the given tokenizer with",)
+    if theirs != codec.encode(CHECK_TEXT):
+        raise WrongTokenizer(
+            what="the given tokenizer is not the server's",
+            where=str(tokenizer),
+            why="the same text encodes to other token ids on the server",
+            remedy="give the tokenizer folder of the model that the server serves",
+        )
+    return codec, ()
+
+
+def _measure(
+    base_url: str,
+    facts: ServerFacts,
+    goldens: Sequence[GoldenPrompt],
+    plan: Plan,
+    codec: Codec,
+    fmt: Format,
+    on_event: OnEvent,
+) -> list[Measured]:
+    async def ask() -> list[Measured]:
+        async with Client(base_url, facts=facts, timeout=PROBE_TIMEOUT) as client:
+            return await measure(client, goldens, plan, codec=codec, fmt=fmt, on_event=on_event)
+
+    return asyncio.run(ask())
+
+
+def run_demo(target: Path, *, on_event: OnEvent) -> DemoReport:
+    """Do the whole job on this machine into the run folder `target`; see `harness.runs` for what is in it.
+
+    Raises:
+        ShardgateError: SGLang is not installed, a boot fails, the folder is taken or can't be written.
+    """
+    from harness.models import demo_model
+    from harness.report.data import plain
+    from harness.report.html import write_html
+    from harness.runs import RUN_FILE, run_folder, write_json
+
+    seconds: dict[str, float] = {}
+    with _clock(seconds, "model"):
+        model = demo_model(on_progress=lambda message: on_event("model", {"message": message}))
+    codec = load_codec(model)
+    goldens = load_golden()
+    with run_folder(target) as folder:
+        plans = (
+            ("demo", Plan(label="parsers")),
+            ("demo-plain", Plan(label="no parsers", modes=(Mode.REASONING,), generate=False, unparsed=True)),
+        )
+        servers: list[ServerFacts] = []
+        measured: list[list[Measured]] = []
+        for deployment, plan in plans:
+            facts, found = _serve_and_measure(deployment, plan, folder, goldens, codec, seconds, on_event)
+            servers.append(facts)
+            measured.append(found)
+        fmt = served_format(servers[0], codec)
+        assert fmt is not None
+        with _clock(seconds, "certify"):
+            shards, certificate = _certify(folder, measured[0], measured[1], codec, fmt, on_event)
+        outcomes = tuple(one.outcome for found in measured for one in found)
+        report = DemoReport(
+            servers=tuple(servers),
+            results=outcomes,
+            shards=shards,
+            recommendation=recommend(tuple(servers), outcomes, fmt.name),
+            certificate=None if certificate is None else str(target / certificate),
+            run_folder=str(target),
+            seconds={name: round(value, 1) for name, value in seconds.items()},
+        )
+        write_html(folder / "report.html", report)
+        write_json(folder / RUN_FILE, plain(report))
+    return report
+
+
+@contextmanager
+def _clock(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    seconds[name] = seconds.get(name, 0.0) + time.monotonic() - start
+
+
+def _serve_and_measure(
+    deployment: str,
+    plan: Plan,
+    folder: Path,
+    goldens: Sequence[GoldenPrompt],
+    codec: Codec,
+    seconds: dict[str, float],
+    on_event: OnEvent,
+) -> tuple[ServerFacts, list[Measured]]:
+    from harness.server import load_deployment
+
+    def booting(progress: BootProgress) -> None:
+        facts: dict[str, object] = {"message": f"{plan.label}: {progress.phase}", "elapsed": progress.elapsed}
+        if progress.shards_total:
+            facts |= {"done": progress.shards_done, "total": progress.shards_total}
+        on_event("boot", facts)
+
+    log = folder / f"server-{plan.label.replace(' ', '-')}.log"
+    start = time.monotonic()
+    with load_deployment(deployment).server(log_path=log, on_progress=booting) as server:
+        seconds["boot"] = seconds.get("boot", 0.0) + time.monotonic() - start
+        facts = server.facts()
+        fmt = served_format(facts, codec)
+        if fmt is None:
+            raise ShardgateError(what="the demo model's markers are not those of a mapped format")
+        with _clock(seconds, "capture"):
+            try:
+                found = _measure(server.base_url, facts, goldens, plan, codec, fmt, on_event)
+            except ShardgateError:
+                server.check()
+                raise
+    return facts, found
+
+
+Judged = tuple[Capture, Judgement]
+
+
+def _certify(
+    folder: Path,
+    parsed: Sequence[Measured],
+    unparsed: Sequence[Measured],
+    codec: Codec,
+    fmt: Format,
+    on_event: OnEvent,
+) -> tuple[tuple[ShardLine, ...], str | None]:
+    """Write three shards (recorded, as an application sees it, the seed's case); certify what holds."""
+    from contracts.run import audit
+    from harness.runs import write_rows
+
+    second = folder / WITHOUT_PARSER
+    plan = (
+        (folder / "shards" / f"{RECORDED}-00000.parquet", _recorded(parsed, codec, fmt)),
+        (folder / "shards" / "chat-00000.parquet", _numbered(_as_application(parsed), 1)),
+        (second / "shards" / "chat-00000.parquet", _numbered(_pairs(unparsed), 0)),
+    )
+    for number, (path, rows) in enumerate(plan):
+        on_event("shards", {"message": path.name, "done": number, "total": len(plan)})
+        write_rows(path, rows, fmt=fmt, source="golden prompts")
+    lines: list[ShardLine] = []
+    certificate = None
+    for base in (folder, second):
+        on_event("contract", {"message": f"{base.name}: rules over every row"})
+        result = audit([base / "shards"], profile=Profile.TEST, codec=codec, certify=base)
+        lines += _lines(result, folder)
+        if base == folder and result.certificate is not None:
+            certificate = Path(result.certificate).name
+    return tuple(lines), certificate
+
+
+def _recorded(measured: Iterable[Measured], codec: Codec, fmt: Format) -> list[Judged]:
+    out = []
+    for one in measured:
+        if one.capture is None or one.capture.transport is not Transport.GENERATE:
+            continue
+        capture, extra = derive_fields(one.capture, codec=codec, fmt=fmt)
+        out.append((capture, judge_capture(capture, codec=codec, fmt=fmt, extra=extra)))
+    return out
+
+
+def _as_application(measured: Iterable[Measured]) -> list[Judged]:
+    """Return the chat captures as an application asks for them: with tools where the prompt has some."""
+    from harness.capture import parsed_mode
+
+    return _pairs(
+        one
+        for one in measured
+        if one.capture is not None
+        and one.capture.transport is Transport.CHAT
+        and one.capture.mode is parsed_mode(one.capture)
+    )
+
+
+def _pairs(measured: Iterable[Measured]) -> list[Judged]:
+    return [(one.capture, one.judgement) for one in measured if one.capture and one.judgement]
+
+
+def _numbered(judged: Iterable[Judged], sample_index: int) -> list[Judged]:
+    """Tell the repeats of one prompt apart: each is a generation of its own."""
+    return [(replace(capture, sample_index=sample_index), judgement) for capture, judgement in judged]
+
+
+def _lines(result: AuditResult, folder: Path) -> list[ShardLine]:
+    return [
+        ShardLine(
+            shard=str(Path(shard.shard).relative_to(folder)),
+            rows=shard.rows,
+            certified=shard.certified,
+            quarantined=shard.quarantined,
+            contract=result.contract,
+            rules_fired=shard.rules_fired,
+        )
+        for shard in result.shards
+    ]
