@@ -89,16 +89,16 @@ class SGLangServer:
         on_progress: Callable[[BootProgress], None] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`timeout` is the seconds until ready: 600 on a CPU and 7200 elsewhere unless given.
+        """`timeout` is the seconds until ready: 900 on a CPU and 7200 elsewhere unless given.
 
-        `grace` is the seconds between SIGINT and SIGKILL at the end. `on_progress` is called whenever the
-        boot has moved, and once a second. `env` is added to the environment.
+        `grace` is the seconds between SIGINT and SIGKILL at the end. `on_progress` is called for every
+        step of the boot, and once a second. `env` is added to the environment.
         """
         self.model_path = os.fspath(model_path)
         self.host = host
         self.on_cpu = needs_cpu_platform() if device == "auto" else device == "cpu"
         self.flags = tuple(flags) + (cpu_flags(flags) if self.on_cpu else ())
-        self.timeout = timeout if timeout is not None else (600.0 if self.on_cpu else 7200.0)
+        self.timeout = timeout if timeout is not None else (900.0 if self.on_cpu else 7200.0)
         self._grace = grace
         self._asked_port = port
         self._asked_log = None if log_path is None else Path(log_path)
@@ -244,14 +244,12 @@ class SGLangServer:
         """Follow the log and ask over HTTP until the server is ready, dead, or out of time."""
         log = LogFollower(self.log_path)
         deadline = started + self.timeout
-        told: tuple[object, ...] = ()
+        told = -1
         while True:
             lines = log.poll()
             now = log.progress()
-            seen = (now.phase, now.shards_done, now.shards_total, int(now.elapsed))
-            if self._on_progress and seen != told:
-                self._on_progress(now)
-                told = seen
+            self._tell(log, also=now if int(now.elapsed) != told else None)
+            told = int(now.elapsed)
             self._judge(lines)
             left = deadline - time.monotonic()
             if left <= 0:
@@ -263,6 +261,7 @@ class SGLangServer:
                 )
             try:
                 if self._answers(log):
+                    self._tell(log)
                     self._prove(left, version)
                     break
             except Unreachable:
@@ -270,8 +269,12 @@ class SGLangServer:
                 pass
             time.sleep(0.25)
         log.advance(Phase.READY)
-        if self._on_progress:
-            self._on_progress(log.progress())
+        self._tell(log)
+
+    def _tell(self, log: LogFollower, also: BootProgress | None = None) -> None:
+        if self._on_progress is not None:
+            for step in (*log.passed(), *([also] if also else ())):
+                self._on_progress(step)
 
     def _answers(self, log: LogFollower) -> bool:
         if call(self.base_url, "/model_info", timeout=5.0, api_key=self._api_key).status != 200:

@@ -69,6 +69,7 @@ class LogFollower:
         self._started = time.monotonic()
         self._phase = Phase.STARTING
         self._shards = (0, 0)
+        self._passed: list[BootProgress] = []
 
     def poll(self) -> list[str]:
         """The lines that came since the last call; a progress bar's states count as lines."""
@@ -83,18 +84,28 @@ class LogFollower:
         self._read(self._rest)
         return [line for line in lines if line]
 
+    def passed(self) -> list[BootProgress]:
+        """Every step since the last call, also those that came and went between two polls."""
+        taken, self._passed = self._passed, []
+        return taken
+
     def _read(self, line: str) -> None:
         if shards := _SHARDS.search(line):
             done, total = int(shards[1]), int(shards[2])
-            self._shards = (max(done, self._shards[0]) if total == self._shards[1] else done, total)
             self.advance(Phase.WEIGHTS)
+            shards_now = (max(done, self._shards[0]) if total == self._shards[1] else done, total)
+            if shards_now != self._shards:
+                self._shards = shards_now
+                self._passed.append(self.progress())
         for words, phase in _PHASES:
             if words in line:
                 self.advance(phase)
 
     def advance(self, phase: Phase) -> None:
         """Note a phase that is seen otherwise than in the log."""
-        self._phase = max(self._phase, phase, key=_ORDER.index)
+        if _ORDER.index(phase) > _ORDER.index(self._phase):
+            self._phase = phase
+            self._passed.append(self.progress())
 
     @property
     def phase(self) -> Phase:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.server import BootProgress, CannotBoot, Phase, ServerDied, SGLangServer
+from harness.server import BootProgress, CannotBoot, Phase, ServerDied, SGLangServer, Unreachable
 from harness.server.guard import group_members
 from harness.server.http import call
 from tests.bodies import server as bodies
@@ -110,5 +110,5 @@ def test_a_killed_scheduler_is_a_named_death(booted: Booted) -> None:
     server.stop()
     bodies.is_gone(pid)
     assert Phase.READY in {now.phase for now in booted.told}
-    with pytest.raises(Exception, match="does not answer"):
+    with pytest.raises(Unreachable, match="does not answer"):
         call(server.base_url, "/model_info")

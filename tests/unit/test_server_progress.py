@@ -52,3 +52,17 @@ def test_progress_reads_as_one_line(tmp_path: Path) -> None:
     log = LogFollower(path)
     log.poll()
     assert str(log.progress()) == "loading weights 2/5 shards (0 s)"
+
+
+def test_steps_between_two_polls_are_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_bytes("".join(text for text, _, _ in STEPS).encode())
+    log = LogFollower(path)
+    log.poll()
+    told = [(step.phase, step.shards_done) for step in log.passed()]
+    assert told == [
+        (Phase.RANKS, 0),
+        *((Phase.WEIGHTS, done) for done in (0, 0, 2, 5)),
+        *((phase, 5) for phase in (Phase.MEMORY, Phase.GRAPHS, Phase.WARMUP, Phase.CHECKING)),
+    ]
+    assert log.passed() == []
