@@ -53,7 +53,12 @@ class _Phase:
         if isinstance(facts.get("remaining"), int | float):
             return float(facts["remaining"])
         done, total = facts.get("done"), facts.get("total")
-        if isinstance(done, int | float) and isinstance(total, int | float) and 0 < done < total:
+        # From the first tenth on: what starts slowly would promise hours.
+        if (
+            isinstance(done, int | float)
+            and isinstance(total, int | float)
+            and 0 < total <= 10 * done < 10 * total
+        ):
             return (time.monotonic() - self.start) / done * (total - done)
         return None
 
@@ -129,7 +134,9 @@ class Progress:
     def _plain(self, phase: _Phase, facts: Mapping[str, Any], note: str) -> None:
         now = time.monotonic()
         last = facts.get("total") is not None and facts.get("done") == facts.get("total")
-        if last or now - phase.told >= (_EVERY_SAME if note == phase.said else _EVERY):
+        if (last and note != phase.said) or now - phase.told >= (
+            _EVERY_SAME if note == phase.said else _EVERY
+        ):
             phase.told, phase.said = now, note
             self._line(f"{safe(phase.name)}{': ' + note if note else ''}")
 
