@@ -47,7 +47,7 @@ NO_PACKAGE = """\
 ModuleNotFoundError: No module named 'soundfile'
 """
 PORT = (
-    "[2026-11-29 18:49:40] ERROR:    [Errno 98] error while attempting to bind on address "
+    "[2026-11-29 19:22:08] ERROR:    [Errno 98] error while attempting to bind on address "
     "('127.0.0.1', 31079): address already in use\n"
 )
 # Messages of torch, as its documentation and SGLang's issues show them.
