@@ -44,6 +44,8 @@ class Codec(Protocol):
 
     def token_id(self, text: str) -> int | None: ...
 
+    def __hash__(self) -> int: ...
+
 
 class UndecodableToken(ValueError):
     """A token id that has no bytes in this tokenizer; `index` is its place in the sequence."""

@@ -103,11 +103,11 @@ def read_truth(ids: Sequence[int], codec: Codec, framing: Framing) -> Truth:
 
 
 def _lay_out(ids: Sequence[int], codec: Codec) -> Truth:
+    undecodable: list[tuple[int, int]] = []
     try:
         parts = codec.token_bytes(ids)
-        undecodable = []
     except UndecodableToken:
-        parts, undecodable = [], []
+        parts = []
         for index, token_id in enumerate(ids):
             try:
                 parts.extend(codec.token_bytes([token_id]))

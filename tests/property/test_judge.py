@@ -121,7 +121,8 @@ def test_sound_over_colliding_streams(fmt: Format, tools: bool, data: st.DataObj
         bodies,
         st.sampled_from((ThinkingMode.THINKING, ThinkingMode.INSTANT)),
     )
-    soundness(data.draw(st.lists(made, min_size=20, max_size=40)), lambda s: judge_stream(s, fmt, tools=tools))
+    streams = data.draw(st.lists(made, min_size=20, max_size=40))
+    soundness(streams, lambda stream: judge_stream(stream, fmt, tools=tools))
 
 
 @pytest.mark.parametrize(("fmt", "tools"), SETUPS)
@@ -132,7 +133,7 @@ def test_sound_over_respelled_streams(fmt: Format, tools: bool, data: st.DataObj
     stream = data.draw(safe_streams(fmt, CODEC, tools=tools))
     split = tuple(token for t in stream.ids for token in _resplit(t, data))
     other = Stream(split, stream.thinking_mode, stream.finish_reason, stream.tools)
-    soundness([stream, other], lambda s: judge_stream(s, fmt, tools=tools))
+    soundness([stream, other], lambda one: judge_stream(one, fmt, tools=tools))
     if split != stream.ids:
         assert judge_stream(other, fmt, tools=tools).verdict is not Verdict.EXACT
 
