@@ -55,7 +55,7 @@ _LAYER_NAMES = {
 
 
 def demo_model(cache: Path | None = None, on_progress: Progress | None = None) -> Path:
-    """The folder of the demo model, built into the cache at the first call (some 15 seconds, 330 MB).
+    """The folder of the demo model, built into the cache at the first call (half a minute, 330 MB).
 
     bfloat16, an untied head, several safetensors files, context 8192. The same bytes whenever the
     package versions are the same. Raises `FileNotFoundError` when the package with the weights is missing.
