@@ -30,7 +30,7 @@ from contracts.errors import ShardgateError
 from contracts.records import Finding, Severity
 from contracts.scan import Scan
 from contracts.segments import VerifiedFile, digest_shard, file_sha256
-from contracts.shard import METADATA_PREFIX, replace_file
+from contracts.shard import METADATA_PREFIX, NAMES_KEY, replace_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -258,7 +258,9 @@ def _write_rows(path: Path, scan: Scan, keep: Callable[[int], bool]) -> None:
 
 
 def _marked(schema: pa.Schema, sha256: str) -> pa.Schema:
-    return schema.with_metadata({**(schema.metadata or {}), SOURCE_KEY.encode(): sha256.encode()})
+    metadata = {**(schema.metadata or {}), SOURCE_KEY.encode(): sha256.encode()}
+    metadata.pop(NAMES_KEY.encode(), None)
+    return schema.with_metadata(metadata)
 
 
 def _write_findings(path: Path, scan: Scan, findings: Sequence[Finding]) -> None:

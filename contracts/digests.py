@@ -16,8 +16,11 @@ import array
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 CONTENT_COLUMNS = (
     "messages",
@@ -44,6 +47,33 @@ CONTENT_COLUMNS = (
     "template_kwargs",
     "sampling_params",
 )
+
+
+NAME_COLUMNS = (
+    "sample_id",
+    "conversation_id",
+    "source_dataset",
+    "source_row_index",
+    "turn_index",
+    "sample_index",
+    "parent_sample_id",
+    "request_id",
+    "created_at",
+)
+
+
+def names_sha256(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the digest (hex) over what names a shard's rows, whatever their order.
+
+    It is SHA-256 over the rows' lines, sorted; a line is the JSON list of `NAME_COLUMNS`' values, the time as
+    microseconds since 1970.
+    """
+    lines = []
+    for row in rows:
+        values = [row[name] for name in NAME_COLUMNS]
+        values[-1] = round((values[-1] - EPOCH) / timedelta(microseconds=1))
+        lines.append(_json(values))
+    return hashlib.sha256(b"\n".join(sorted(lines))).hexdigest()
 
 
 def ids_bytes(ids: Sequence[int]) -> bytes:

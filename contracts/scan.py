@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contracts.digests import NAME_COLUMNS, names_sha256
 from contracts.formats import FORMATS
 from contracts.records import Finding, Profile, Severity
 from contracts.rules import BULK, ROW_CHECKS, RULES, Context, Thresholds
 from contracts.rules.registry import BulkCheck, SetCheck, Strength, finding
-from contracts.segments import AlteredBytes, FileDigest, VerifiedFile, digest_shard
-from contracts.shard import METADATA_PREFIX, SCHEMA_VERSION, arrow_schema
+from contracts.segments import FileDigest, digest_file, digest_shard
+from contracts.shard import METADATA_PREFIX, NAMES_KEY, SCHEMA_VERSION, arrow_schema
 from contracts.tokens import Codec
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def scan_shard(path: Path, name: str, options: ScanOptions, set_checks: Sequence
 
     try:
         _scan_file(scan, options, set_checks, refuse)
-    except (pa.ArrowException, OSError, AlteredBytes, ValueError, OverflowError, MemoryError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         refuse("shard-unreadable", _one_line(error))
     return scan
 
@@ -100,13 +101,13 @@ def _scan_file(
 
     from contracts.schema import broken_rules, type_faults
 
-    digest = digest_shard(scan.path)
-    with VerifiedFile(scan.path, digest.size, digest.segments) as handle, pq.ParquetFile(handle) as parquet:
+    scan.digest = before = digest_file(scan.path)
+    with scan.path.open("rb") as handle, pq.ParquetFile(handle) as parquet:
         rows = parquet.metadata.num_rows
-        if rows != digest.rows or rows > digest.size:
-            refuse("shard-unreadable", f"the footer tells {rows} rows in {digest.size} bytes")
+        if rows < 0 or rows > before.size:
+            refuse("shard-unreadable", f"the footer tells {rows} rows in {before.size} bytes")
             return
-        scan.digest, scan.rows = digest, rows
+        scan.rows = rows
         if rows == 0:
             refuse("shard-empty", "the footer tells no rows")
         schema = parquet.schema_arrow
@@ -115,7 +116,7 @@ def _scan_file(
         if not readable or rows == 0:
             return
         checks = [BULK[rule] for rule in BULK if context.active(RULES[rule])]
-        verdicts, first = [], 0
+        verdicts, names, first = [], [], 0
         for index in range(parquet.num_row_groups):
             table = parquet.read_row_group(index)
             frame = pl.DataFrame(pl.from_arrow(table))
@@ -124,6 +125,7 @@ def _scan_file(
                 return
             verdicts.append(_bulk(scan, context, checks, frame, first))
             _by_row(scan, context, table, first)
+            names.append(table.select(NAME_COLUMNS))
             if not scan.refused:  # a file that is no shard must not make good rows look doubled
                 for check in set_checks:
                     check.add(context, first, frame)
@@ -131,10 +133,28 @@ def _scan_file(
             first += table.num_rows
             if options.on_rows is not None:
                 options.on_rows(table.num_rows)
+        stated = (schema.metadata or {}).get(NAMES_KEY.encode())
+        if stated is not None and stated.decode() != _names(names):
+            refuse("names-changed", f"the digest that `{NAMES_KEY}` repeats is another one")
         whole = pl.concat(verdicts)
+        if first != rows:
+            refuse("shard-unreadable", f"the footer tells {rows} rows, {first} were there")
+            return
         own = {name for name in whole.columns if not whole[name].all()}
         if own != broken_rules(whole):
             raise AssertionError(f"pandera and the audit read the verdicts of {scan.name} differently")
+    after = digest_shard(scan.path)
+    if after.sha256 != before.sha256:
+        refuse("shard-unreadable", "it was changed while it was read")
+    scan.digest = after
+
+
+def _names(tables: Sequence[pa.Table]) -> str | None:
+    """Return the digest over the rows' names, None where a null keeps it from being made."""
+    try:
+        return names_sha256(row for table in tables for row in table.to_pylist())
+    except TypeError:
+        return None
 
 
 def _check_schema(schema: pa.Schema, strength: str, refuse: Callable[[str, str], None]) -> bool:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contracts.digests import content_sha256, prompt_sha256
+from contracts.digests import content_sha256, names_sha256, prompt_sha256
 from contracts.errors import ShardgateError
 from contracts.records import Capture, Json, Judgement, Transport
 
@@ -32,6 +32,8 @@ NONE = "none"
 """What a non-null provenance column says where the server ran without the part (a parser, say)."""
 UNKNOWN = "unknown"
 """What a non-null provenance column says where the server did not tell; rules refuse it."""
+NAMES_KEY = f"{METADATA_PREFIX}names_sha256"
+"""Metadata key of the digest over what names the rows; a shard made of some of another's rows has none."""
 ROWS_PER_GROUP = 2048
 
 CONSTANT_COLUMNS = (
@@ -290,6 +292,7 @@ def shard_metadata(rows: Sequence[Row], *, format_name: str, strength: str = "to
         f"{METADATA_PREFIX}format": format_name,
         f"{METADATA_PREFIX}strength": strength,
         f"{METADATA_PREFIX}constants": json.dumps(constants, sort_keys=True),
+        NAMES_KEY: names_sha256(rows),
     }
 
 

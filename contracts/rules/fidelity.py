@@ -161,7 +161,8 @@ _NOT_CAPTURED = (
 
 
 def _derived_differs(row: Row, again: Judgement) -> bool:
-    return bool(row["text_source"] == "derived" and row["response_text_raw"] != again.raw_text)
+    stored = row["response_text_raw"]
+    return bool(row["text_source"] == "derived" and stored is not None and stored != again.raw_text)
 
 
 def _difference(stored: str, made: str, codec: Codec, row: Row) -> str:

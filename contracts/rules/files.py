@@ -64,6 +64,13 @@ declare(
         scope="file",
     ),
     RuleSpec(
+        "names-changed",
+        "the rows' names, places or times are not the ones that the shard was written with",
+        "take the shard from its source again; where rows were taken out on purpose, write it anew",
+        scope="file",
+        kind="quality",
+    ),
+    RuleSpec(
         "row-unreadable",
         "a row can't be read by the checks",
         _WRITE,

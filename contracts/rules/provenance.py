@@ -154,6 +154,31 @@ def sampling_bent(ctx: Context) -> pl.Expr:
     return _text("constraint").is_null()
 
 
+@bulk(
+    RuleSpec(
+        "parser-foreign",
+        "a parser is not one of the format's",
+        "boot the server with the format's own parsers; the judge goes by how those cut the text",
+        column="reasoning_parser",
+        kind="quality",
+        message="reasoning parser {reasoning}, tool-call parser {tools}",
+    ),
+    seen=lambda ctx: {"reasoning": _text("reasoning_parser"), "tools": _text("tool_parser")},
+)
+def parser_foreign(ctx: Context) -> pl.Expr:
+    """Hold where both parsers are the format's, or none; without known calls any tool parser will do."""
+    import polars as pl
+
+    from contracts.shard import NONE
+
+    if ctx.format is None:
+        return pl.lit(True)
+    own = _text("reasoning_parser").is_in([*ctx.format.reasoning_parsers, NONE])
+    if not ctx.format.tool_parsers:
+        return own
+    return own & _text("tool_parser").is_in([*ctx.format.tool_parsers, NONE])
+
+
 @set_check(
     RuleSpec(
         "provenance-not-constant",
