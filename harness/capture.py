@@ -14,6 +14,7 @@ from contracts.formats import FORMATS, Format, format_for, format_of_markers
 from contracts.framing import request_framing
 from contracts.judgement import judge_fields
 from contracts.records import Capture, Judgement, Loss, Mode, SegmentKind, ServerFacts
+from contracts.rules.fidelity import GRAMMARS
 from contracts.tokens import Codec
 
 CONSTRAINTS = (
@@ -30,9 +31,6 @@ CONSTRAINTS = (
     "min_p",
 )
 """Sampling parameters that bend what the model would have said."""
-
-GRAMMARS = ("response_format", "regex", "ebnf", "json_schema", "structural_tag")
-"""Those of them that force the output's form."""
 
 
 def constraint_of(capture: Capture) -> dict[str, object]:

@@ -70,28 +70,35 @@ async def measure(
     done = 0
     on_event("capture", {"message": plan.label, "done": 0, "total": total})
 
-    async def one_prompt(golden: GoldenPrompt) -> list[Measured]:
-        nonlocal done
+    async def rendered(golden: GoldenPrompt) -> tuple[int, ...] | ClientError:
         try:
-            ids = await client.render(golden.prompt)
+            return await client.render(golden.prompt)
         except (ServerGone, ServerTimeout):
             raise
         except ClientError as error:
-            return [
-                _fault(golden, mode, transport, plan, error) for mode, transport in _requests_of(golden, plan)
-            ]
-        scripted = _script(golden, codec)
-        out = []
-        for mode, transport in _requests_of(golden, plan):
-            request = CaptureRequest(golden.prompt, mode, transport, False, ids, scripted)
-            out.append(await _one_request(client, golden, request, plan, codec, fmt))
-            done += 1
-            on_event("capture", {"message": f"{plan.label}: {golden.name}", "done": done, "total": total})
-        return out
+            return error
 
-    tasks = [asyncio.create_task(one_prompt(golden)) for golden in goldens]
+    async def one_request(
+        golden: GoldenPrompt, ids: tuple[int, ...] | ClientError, mode: Mode, transport: Transport
+    ) -> Measured:
+        nonlocal done
+        if isinstance(ids, ClientError):
+            return _fault(golden, mode, transport, plan, ids)
+        request = CaptureRequest(golden.prompt, mode, transport, False, ids, _script(golden, codec))
+        found = await _one_request(client, golden, request, plan, codec, fmt)
+        done += 1
+        on_event("capture", {"message": plan.label, "done": done, "total": total})
+        return found
+
+    # The same prompt ids in every mode; all requests at once, the client bounds how many are under way.
+    prompts = await asyncio.gather(*(rendered(golden) for golden in goldens))
+    tasks = [
+        asyncio.create_task(one_request(golden, ids, mode, transport))
+        for golden, ids in zip(goldens, prompts, strict=True)
+        for mode, transport in _requests_of(golden, plan)
+    ]
     try:
-        return [one for answers in await asyncio.gather(*tasks) for one in answers]
+        return list(await asyncio.gather(*tasks))
     except BaseException:
         for task in tasks:
             task.cancel()

@@ -9,6 +9,7 @@ tests/server/test_offline_agrees.py.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,14 +49,17 @@ class ParserSetup:
 @lru_cache(maxsize=1)
 def _sglang() -> SimpleNamespace:
     try:
-        from sglang.srt.entrypoints.openai.protocol import Tool
-        from sglang.srt.entrypoints.openai.serving_chat import (
-            OpenAIServingChat,
-            _incomplete_tool_call_indices,
-        )
-        from sglang.srt.function_call.function_call_parser import FunctionCallParser
-        from sglang.srt.parser.reasoning_parser import ReasoningParser
-        from sglang.utils import find_printable_text
+        with warnings.catch_warnings():
+            # On a CPU it warns of each quantisation that is not there.
+            warnings.simplefilter("ignore")
+            from sglang.srt.entrypoints.openai.protocol import Tool
+            from sglang.srt.entrypoints.openai.serving_chat import (
+                OpenAIServingChat,
+                _incomplete_tool_call_indices,
+            )
+            from sglang.srt.function_call.function_call_parser import FunctionCallParser
+            from sglang.srt.parser.reasoning_parser import ReasoningParser
+            from sglang.utils import find_printable_text
     except ImportError as error:
         raise ShardgateError(
             what="SGLang's parsers can't be imported",

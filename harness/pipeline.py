@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -28,10 +31,10 @@ from harness.recommend import recommend
 
 if TYPE_CHECKING:
     from contracts.run import AuditResult
-    from harness.server import BootProgress
+    from harness.server import BootProgress, SGLangServer
 
-PROBE_TIMEOUT = 120.0
-"""Seconds that one request may take; a server that needs longer for a golden prompt hangs."""
+REQUEST_TIMEOUT = 300.0
+"""Seconds that one request may take, its wait for others included; a server that needs longer hangs."""
 
 CHECK_TEXT = "Hello, world! 你好 <think>1 + 1 = 2</think>\n"
 """Encoded by both sides to see that a given tokenizer is the server's."""
@@ -105,9 +108,10 @@ def _measure(
     codec: Codec,
     fmt: Format,
     on_event: OnEvent,
+    concurrency: int = 8,
 ) -> list[Measured]:
     async def ask() -> list[Measured]:
-        async with Client(base_url, facts=facts, timeout=PROBE_TIMEOUT) as client:
+        async with Client(base_url, facts=facts, timeout=REQUEST_TIMEOUT, concurrency=concurrency) as client:
             return await measure(client, goldens, plan, codec=codec, fmt=fmt, on_event=on_event)
 
     return asyncio.run(ask())
@@ -123,6 +127,7 @@ def run_demo(target: Path, *, on_event: OnEvent) -> DemoReport:
     from harness.report.data import plain
     from harness.report.html import write_html
     from harness.runs import RUN_FILE, run_folder, write_json
+    from harness.server import load_deployment
 
     seconds: dict[str, float] = {}
     with _clock(seconds, "model"):
@@ -134,12 +139,20 @@ def run_demo(target: Path, *, on_event: OnEvent) -> DemoReport:
             ("demo", Plan(label="parsers")),
             ("demo-plain", Plan(label="no parsers", modes=(Mode.REASONING,), generate=False, unparsed=True)),
         )
-        servers: list[ServerFacts] = []
-        measured: list[list[Measured]] = []
-        for deployment, plan in plans:
-            facts, found = _serve_and_measure(deployment, plan, folder, goldens, codec, seconds, on_event)
-            servers.append(facts)
-            measured.append(found)
+        with _clock(seconds, "boot and capture"):
+            served = _side_by_side(
+                [
+                    (
+                        load_deployment(name).server,
+                        plan,
+                        folder / f"server-{plan.label.replace(' ', '-')}.log",
+                    )
+                    for name, plan in plans
+                ],
+                lambda server, plan: _serve_and_measure(server, plan, goldens, codec, on_event),
+                on_event,
+            )
+        servers, measured = [facts for facts, _ in served], [found for _, found in served]
         fmt = served_format(servers[0], codec)
         assert fmt is not None
         with _clock(seconds, "certify"):
@@ -166,37 +179,54 @@ def _clock(seconds: dict[str, float], name: str) -> Iterator[None]:
     seconds[name] = seconds.get(name, 0.0) + time.monotonic() - start
 
 
-def _serve_and_measure(
-    deployment: str,
-    plan: Plan,
-    folder: Path,
-    goldens: Sequence[GoldenPrompt],
-    codec: Codec,
-    seconds: dict[str, float],
+Answer = tuple[ServerFacts, list[Measured]]
+
+
+def _side_by_side(
+    plans: Sequence[tuple[Callable[..., SGLangServer], Plan, Path]],
+    work: Callable[[SGLangServer, Plan], Answer],
     on_event: OnEvent,
-) -> tuple[ServerFacts, list[Measured]]:
-    from harness.server import load_deployment
+) -> list[Answer]:
+    """Boot the servers beside each other, one thread each, and measure each as soon as it is ready.
 
-    def booting(progress: BootProgress) -> None:
-        facts: dict[str, object] = {"message": f"{plan.label}: {progress.phase}", "elapsed": progress.elapsed}
-        if progress.shards_total:
-            facts |= {"done": progress.shards_done, "total": progress.shards_total}
-        on_event("boot", facts)
+    Whatever ends one of them, Ctrl-C included, ends all: no server outlives the call.
+    """
+    servers = [
+        make(log_path=log, on_progress=partial(_booting, on_event, plan.label)) for make, plan, log in plans
+    ]
+    with ThreadPoolExecutor(len(servers)) as pool:
+        try:
+            futures = [
+                pool.submit(work, server, plan) for server, (_, plan, _) in zip(servers, plans, strict=True)
+            ]
+            wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [future for future in futures if future.done() and future.exception() is not None]
+            return [future.result() for future in failed or futures]
+        finally:
+            for server in servers:
+                server.stop()
 
-    log = folder / f"server-{plan.label.replace(' ', '-')}.log"
-    start = time.monotonic()
-    with load_deployment(deployment).server(log_path=log, on_progress=booting) as server:
-        seconds["boot"] = seconds.get("boot", 0.0) + time.monotonic() - start
+
+def _booting(on_event: OnEvent, label: str, progress: BootProgress) -> None:
+    facts: dict[str, object] = {"message": f"{label}: {progress.phase}", "elapsed": progress.elapsed}
+    if progress.shards_total:
+        facts |= {"done": progress.shards_done, "total": progress.shards_total}
+    on_event("boot", facts)
+
+
+def _serve_and_measure(
+    server: SGLangServer, plan: Plan, goldens: Sequence[GoldenPrompt], codec: Codec, on_event: OnEvent
+) -> Answer:
+    with server:
         facts = server.facts()
         fmt = served_format(facts, codec)
         if fmt is None:
             raise ShardgateError(what="the demo model's markers are not those of a mapped format")
-        with _clock(seconds, "capture"):
-            try:
-                found = _measure(server.base_url, facts, goldens, plan, codec, fmt, on_event)
-            except ShardgateError:
-                server.check()
-                raise
+        try:
+            found = _measure(server.base_url, facts, goldens, plan, codec, fmt, on_event, concurrency=48)
+        except ShardgateError:
+            server.check()
+            raise
     return facts, found
 
 
@@ -216,10 +246,11 @@ def _certify(
     from harness.runs import write_rows
 
     second = folder / WITHOUT_PARSER
+    seen: Counter[tuple[int, ...]] = Counter()
     plan = (
-        (folder / "shards" / f"{RECORDED}-00000.parquet", _recorded(parsed, codec, fmt)),
-        (folder / "shards" / "chat-00000.parquet", _numbered(_as_application(parsed), 1)),
-        (second / "shards" / "chat-00000.parquet", _numbered(_pairs(unparsed), 0)),
+        (folder / "shards" / f"{RECORDED}-00000.parquet", _numbered(_recorded(parsed, codec, fmt), seen)),
+        (folder / "shards" / "chat-00000.parquet", _numbered(_as_application(parsed), seen)),
+        (second / "shards" / "chat-00000.parquet", _numbered(_pairs(unparsed), Counter())),
     )
     for number, (path, rows) in enumerate(plan):
         on_event("shards", {"message": path.name, "done": number, "total": len(plan)})
@@ -262,9 +293,14 @@ def _pairs(measured: Iterable[Measured]) -> list[Judged]:
     return [(one.capture, one.judgement) for one in measured if one.capture and one.judgement]
 
 
-def _numbered(judged: Iterable[Judged], sample_index: int) -> list[Judged]:
-    """Tell the repeats of one prompt apart: each is a generation of its own."""
-    return [(replace(capture, sample_index=sample_index), judgement) for capture, judgement in judged]
+def _numbered(judged: Iterable[Judged], seen: Counter[tuple[int, ...]]) -> list[Judged]:
+    """Tell the generations of one prompt in one set apart by their sample index; `seen` counts them."""
+    out = []
+    for capture, judgement in judged:
+        key = capture.prompt_token_ids or ()
+        out.append((replace(capture, sample_index=seen[key]), judgement))
+        seen[key] += 1
+    return out
 
 
 def _lines(result: AuditResult, folder: Path) -> list[ShardLine]:

@@ -315,11 +315,14 @@ def _field_trust(
 
 
 def _loss_lines(judged: Sequence[Outcome], form: Format | None) -> tuple[str, ...]:
-    """Return one line per loss that was met, worst first: how often, what it means, what to do."""
+    """Return one line per contradiction that was met: how often, what it means, what to do.
+
+    The other losses are counted with their parser; docs/known-losses.md tells their meaning and remedy.
+    """
     counts = Counter(loss.name for outcome in judged for loss in _distinct(outcome.losses))
     order = {verdict: place for place, verdict in enumerate(VERDICT_ORDER)}
     specs = sorted(
-        (LOSSES[name] for name in counts if name in LOSSES),
+        (LOSSES[name] for name in counts if name in LOSSES and LOSSES[name].verdict is Verdict.CONTRADICTED),
         key=lambda spec: (order[spec.verdict], -counts[spec.name], spec.name),
     )
     return tuple(

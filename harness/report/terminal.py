@@ -76,7 +76,7 @@ def print_report(report: Report, stream: IO[str]) -> None:
     out.print()
     out.print(Text(tally(report.results), style="bold"))
     if any(outcome.expected is not None for outcome in report.results):
-        out.print(Text("exp.: as the golden prompt expects (-: it states nothing); texts: raw / rebuilt"))
+        out.print(Text("exp.: as the golden prompt expects (-: it states nothing)"))
     if isinstance(report, DemoReport):
         _print_shards(out, report)
     else:
@@ -95,15 +95,17 @@ def _outcome_table(outcomes: Sequence[Outcome]) -> Table:
     table.add_column("mode", overflow="fold", max_width=9)
     table.add_column("verdict", no_wrap=True)
     table.add_column("exp.", no_wrap=True)
-    table.add_column("named loss; first divergence", overflow="fold")
+    table.add_column("named loss @ first divergence", overflow="fold")
     before = ""
     for outcome in outcomes:
         row = outcome_row(outcome)
-        details = Text("\n").join(
-            [Text(loss) for loss in row.losses]
-            + [Text(line, style="dim") for line in (row.divergence,) if line]
-            + [Text(line, style="red") for line in (row.note,) if line]
-        )
+        told = ", ".join(row.losses)
+        if outcome.divergence is not None:
+            told += f" @ token {outcome.divergence.token_index}"
+        details = Text(told.strip())
+        if row.note:
+            # What was not expected is shown in full: the two texts, and what the fixture states.
+            details.append(f"\n{row.divergence}\n{row.note}".replace("\n\n", "\n"), style="red")
         table.add_row(
             Text("" if row.prompt == before else row.prompt),
             Text(row.mode),

@@ -6,6 +6,7 @@ Place in the flow: below the launcher. Imports the stage's own modules only.
   flag the boot ends with `AttributeError: 'torch.device' object has no attribute 'split'`.
 - `--max-total-tokens`: else SGLang sizes the KV cache by the machine's memory.
 - `SGLANG_CPU_OMP_THREADS_BIND` (`0|1`) for `--tp-size 2` and more.
+- `--sleep-on-idle`: else the scheduler polls, and every idle server keeps a processor busy.
 - `OMP_NUM_THREADS=1` where processors are shared: threads that spin for each other cost far more.
 - no `PYTHONDONTWRITEBYTECODE`: without `.pyc` files every boot compiles anew and takes twice as long.
 """
@@ -25,7 +26,9 @@ def cpu_flags(flags: Sequence[str]) -> tuple[str, ...]:
     """The flags that a boot without a GPU needs and that were not given."""
     wanted = {"device": "cpu", "max_total_tokens": str(CPU_TOKENS)}
     missing = {name: value for name, value in wanted.items() if not has(flags, name)}
-    return tuple(part for name, value in missing.items() for part in ("--" + name.replace("_", "-"), value))
+    switches = () if has(flags, "sleep_on_idle") else ("--sleep-on-idle",)
+    given = (part for name, value in missing.items() for part in ("--" + name.replace("_", "-"), value))
+    return (*given, *switches)
 
 
 def cpu_environment(flags: Sequence[str], present: Mapping[str, str]) -> dict[str, str]:
