@@ -48,7 +48,13 @@ class Codec(Protocol):
 
 
 class UndecodableToken(ValueError):
-    """A token id that has no bytes in this tokenizer; `index` is its place in the sequence."""
+    """A token id that has no bytes in this tokenizer; `index` is its place in the sequence.
+
+    `foreign` is False for a token that the vocabulary has and whose bytes, no UTF-8 in any surrounding, the
+    codec can't see.
+    """
+
+    foreign = True
 
     def __init__(self, token_id: int, index: int) -> None:
         super().__init__(f"token id {token_id} at index {index} is not in the tokenizer's vocabulary")

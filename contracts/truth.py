@@ -17,6 +17,10 @@ from contracts.records import SegmentKind
 from contracts.tokens import Codec, UndecodableToken
 
 
+UNSEEN = b"\xff"
+"""Stands for a token that is in the vocabulary and is no UTF-8: every decoder makes U+FFFD of both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """One marker in the raw bytes: its text, byte range and first token."""
@@ -111,9 +115,10 @@ def _lay_out(ids: Sequence[int], codec: Codec) -> Truth:
         for index, token_id in enumerate(ids):
             try:
                 parts.extend(codec.token_bytes([token_id]))
-            except UndecodableToken:
-                parts.append(b"")
-                undecodable.append((index, token_id))
+            except UndecodableToken as error:
+                parts.append(b"" if error.foreign else UNSEEN)
+                if error.foreign:
+                    undecodable.append((index, token_id))
     offsets = [0]
     for part in parts:
         offsets.append(offsets[-1] + len(part))

@@ -40,6 +40,8 @@ _FOUR_BYTES = 0xF3
 class UnseenBytes(UndecodableToken):
     """A token whose bytes the server can't show: not one that its vocabulary lacks."""
 
+    foreign = False
+
     def __str__(self) -> str:
         return (
             f"token id {self.token_id} at index {self.index} stands for bytes that are UTF-8 in no "
