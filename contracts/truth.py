@@ -16,7 +16,6 @@ from contracts.framing import Framing
 from contracts.records import SegmentKind
 from contracts.tokens import Codec, UndecodableToken
 
-
 UNSEEN = b"\xff"
 """Stands for a token that is in the vocabulary and is no UTF-8: every decoder makes U+FFFD of both."""
 
