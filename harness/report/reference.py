@@ -1,17 +1,19 @@
 """The reference pages of the docs, written from the registries: losses, formats and rules are listed once.
 
-Place in the flow: beside the reports; `make docs` runs it. May import `contracts` and the text helpers.
+Place in the flow: beside the reports; `make docs` runs it. May import `contracts`, `harness.paths`, fixtures.
 """
 
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
 from contracts.formats import FORMATS
 from contracts.losses import LOSSES
 from contracts.records import VERDICT_ORDER, Profile
+from harness.paths import fixtures_dir
 
 _GENERATED = "<!-- Written by `make docs` from the registries; edit those. -->"
 
@@ -44,7 +46,40 @@ def known_losses() -> str:
             f"Safe grammar: {form.safe_grammar}",
             "",
         ]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([*lines, *_bank()]).rstrip() + "\n"
+
+
+def _bank() -> list[str]:
+    """Return the counterexamples and faults that `fixtures/counterexamples/` keeps, as two tables."""
+    folder = fixtures_dir() / "counterexamples"
+    cases = tomllib.loads((folder / "sglang.toml").read_text(encoding="utf-8"))["case"]
+    faults = tomllib.loads((folder / "faults.toml").read_text(encoding="utf-8"))["fault"]
+    case_rows = (
+        (
+            case["name"],
+            case.get("format", "kimi_k2"),
+            f"{case['version']}{', streamed' if 'chunks' in case else ''}",
+            case["verdict"],
+            ", ".join(f"`{loss}`" for loss in case["losses"]) or "none",
+            case.get("report", ""),
+        )
+        for case in cases
+    )
+    return [
+        "## Counterexamples",
+        "",
+        "Each is replayed through SGLang's own parsers (`tests/unit/test_counterexamples.py`); the token",
+        "streams are in `fixtures/counterexamples/sglang.toml`.",
+        "",
+        *_table(("what the model does", "format", "SGLang", "verdict", "losses", "reported as"), case_rows),
+        "",
+        "## Faults of other packages",
+        "",
+        *_table(
+            ("package", "what happens", "what shardgate does", "held by"),
+            ((f["package"], f["what"], f["then"], f"`{f['held_by']}`") for f in faults),
+        ),
+    ]
 
 
 def rules() -> str:

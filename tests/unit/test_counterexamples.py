@@ -40,3 +40,10 @@ def test_the_case_comes_out_as_recorded(case: dict[str, Any]) -> None:
 def test_names_are_unique() -> None:
     names = [case["name"] for case in CASES]
     assert len(set(names)) == len(names)
+
+
+def test_every_fault_names_what_holds_it() -> None:
+    root = fixtures_dir().parent
+    for fault in tomllib.loads((BANK.parent / "faults.toml").read_text(encoding="utf-8"))["fault"]:
+        assert fault["what"] and fault["then"] and fault["package"]
+        assert (root / fault["held_by"]).is_file(), fault["held_by"]
