@@ -130,7 +130,7 @@ def _print_shards(out: Console, report: DemoReport) -> None:
 def shard_table(shards: Sequence[ShardLine]) -> Table:
     """Return the table of shards: rows, certified, quarantined, the contract and the rules that fired."""
     table = _table()
-    table.add_column("shard", overflow="fold")
+    table.add_column("shard", overflow="fold", min_width=33)
     for name in ("rows", "certified", "quarantined"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("contract; rules that fired", overflow="fold")
