@@ -15,7 +15,7 @@ _SLOW_STARTS = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile("default", max_examples=200, deadline=None, suppress_health_check=_SLOW_STARTS)
 settings.register_profile(
     "ci",
-    max_examples=1000,
+    max_examples=300,
     deadline=None,
     derandomize=True,
     print_blob=True,

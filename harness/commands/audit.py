@@ -61,8 +61,9 @@ def audit(
 ) -> int:
     """Check SHARDS (parquet files or folders of them) against the contract; read-only without --certify.
 
-    Exits 1 when a rule with the severity `error` was broken. Without --tokenizer the rules that compare ids
-    with text stay unchecked, and that is told.
+    Exits 1 when a rule with the severity `error` was broken. Without --tokenizer the model folder that the
+    rows name is used, if it is on this machine and its tokenizer is the recorded one; where there is none,
+    the rules that compare ids with text stay unchecked, and that is told.
     """
     if len(waive) != len(reason) or not all(text.strip() for text in reason):
         raise click.UsageError("each --waive RULE needs its own --reason TEXT, which the certificate keeps")
@@ -70,11 +71,12 @@ def audit(
 
     with Progress() as progress:
         codec = None
-        if tokenizer is not None:
+        found = tokenizer or recorded_tokenizer(shards)
+        if found is not None:
             from contracts.tokens import load_codec
 
-            progress("tokenizer")
-            codec = load_codec(tokenizer, trust_remote_code=trust_remote_code)
+            progress("tokenizer", {"message": str(found)})
+            codec = load_codec(found, trust_remote_code=trust_remote_code)
         result = audit_shards(
             shards,
             profile=profile,
@@ -91,6 +93,31 @@ def audit(
 
         print_findings(result, sys.stdout)
     return shell.FINDINGS if result.errors else shell.HOLDS
+
+
+def recorded_tokenizer(shards: tuple[Path, ...]) -> Path | None:
+    """Return the model folder that the shards name, where it has the very tokenizer they were made with."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    from contracts.run import expand
+    from contracts.tokens import tokenizer_sha256
+
+    columns = ["target_model", "tokenizer_sha256"]
+    for path in expand(shards):
+        try:
+            first = next(parquet.ParquetFile(path).iter_batches(batch_size=1, columns=columns), None)
+            row = first.to_pylist()[0] if first is not None and first.num_rows else {}
+        except (OSError, ValueError, pa.ArrowException):
+            continue  # the audit tells what is wrong with the file
+        folder = Path(str(row.get("target_model") or ""))
+        if (
+            folder.is_absolute()
+            and folder.is_dir()
+            and tokenizer_sha256(folder) == row.get("tokenizer_sha256")
+        ):
+            return folder
+    return None
 
 
 def _rows(progress: Progress, shards: tuple[Path, ...]) -> Callable[[str, int], None]:

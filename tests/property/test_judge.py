@@ -16,8 +16,9 @@ from contracts.tokens import Codec, load_codec
 from harness import judge
 from harness.models import tokenizer_only
 from harness.strategies import Stream, disturbed_streams, safe_streams
+from tests.conftest import need
 
-pytest.importorskip("sglang", reason="the offline judge runs SGLang's own parsers")
+need("sglang")  # the offline judge runs SGLang's own parsers
 
 CODEC: Codec = load_codec(tokenizer_only())
 SETUPS = [

@@ -17,6 +17,7 @@ import pytest
 from contracts.tokens import Codec
 from harness.pipeline import WrongTokenizer, probe
 from harness.server import SGLangServer, load_deployment
+from tests.conftest import need
 
 pytestmark = pytest.mark.server
 
@@ -79,7 +80,7 @@ def test_nobody_there() -> None:
 
 def test_killed_in_the_middle(tmp_path: Path) -> None:
     """kill -9 while answers are under way: a clear error within seconds, and nothing left behind."""
-    pytest.importorskip("sglang")
+    need("sglang")
     with load_deployment("tiny-plain").server(log_path=tmp_path / "server.log") as server:
         group = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
         command = [sys.executable, "-m", "harness", "probe", server.base_url]

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from contracts import write_shard
+from contracts.shard import seal
+from contracts.tokens import tokenizer_sha256
 from fixtures.corruptions import OPERATORS
 from fixtures.corruptions.rows import CLEAN, rows_of, tokenizer_path
 
@@ -126,3 +128,15 @@ def test_a_waived_rule_is_told_and_no_longer_holds_rows_back(shards: Path) -> No
     code, told = _audit(shards, *waivers)
     assert (code, told["quarantined"]) == (0, 0)
     assert told["waivers"] == dict.fromkeys(rules, "counted by hand")
+
+
+def test_the_recorded_models_own_tokenizer_is_found_by_itself(tmp_path: Path) -> None:
+    own = {"target_model": str(tokenizer_path()), "tokenizer_sha256": tokenizer_sha256(tokenizer_path())}
+    rows = [seal({**row, **own}) for row in rows_of(CLEAN[:3])]
+    write_shard(tmp_path / "a.parquet", rows, format_name="kimi_k2")
+    told = json.loads(shardgate("audit", tmp_path, "--json").stdout)
+    assert (told["certified"], told["findings"]) == (3, [])
+    other = [seal({**row, "tokenizer_sha256": "0" * 64}) for row in rows]
+    write_shard(tmp_path / "a.parquet", other, format_name="kimi_k2")
+    told = json.loads(shardgate("audit", tmp_path, "--json").stdout)
+    assert "tokenizer-missing" in {finding["rule"] for finding in told["findings"]}

@@ -13,6 +13,7 @@ from harness import judge
 from harness.models import tokenizer_only
 from harness.paths import fixtures_dir
 from harness.strategies import TOOLS
+from tests.conftest import need
 
 BANK = fixtures_dir() / "counterexamples" / "sglang.toml"
 CASES: list[dict[str, Any]] = tomllib.loads(BANK.read_text(encoding="utf-8"))["case"]
@@ -20,7 +21,7 @@ CASES: list[dict[str, Any]] = tomllib.loads(BANK.read_text(encoding="utf-8"))["c
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_the_case_comes_out_as_recorded(case: dict[str, Any]) -> None:
-    pytest.importorskip("sglang", reason="replays through SGLang's own parsers")
+    need("sglang")  # replays through SGLang's own parsers
     fmt = FORMATS[case.get("format", "kimi_k2")]
     codec = load_codec(tokenizer_only())
     ids = codec.encode(case["text"])
