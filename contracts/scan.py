@@ -79,6 +79,9 @@ def scan_shard(path: Path, name: str, options: ScanOptions, set_checks: Sequence
     if path.is_dir():
         refuse("shard-unreadable", "it is a folder, not a file")
         return scan
+    if not path.is_file():
+        refuse("shard-unreadable", "it is a pipe, a socket or a device, not a file")
+        return scan
     import pyarrow as pa
 
     try:

@@ -105,6 +105,8 @@ def recorded_tokenizer(shards: tuple[Path, ...]) -> Path | None:
 
     columns = ["target_model", "tokenizer_sha256"]
     for path in expand(shards):
+        if not path.is_file():
+            continue
         try:
             first = next(parquet.ParquetFile(path).iter_batches(batch_size=1, columns=columns), None)
             row = first.to_pylist()[0] if first is not None and first.num_rows else {}
@@ -127,7 +129,9 @@ def _rows(progress: Progress, shards: tuple[Path, ...]) -> Callable[[str, int], 
     try:
         import pyarrow.parquet as parquet
 
-        total: int | None = sum(parquet.read_metadata(path).num_rows for path in expand(shards))
+        total: int | None = sum(
+            parquet.read_metadata(path).num_rows for path in expand(shards) if path.is_file()
+        )
     except (OSError, ValueError):
         # Not this function's to tell: the audit finds the broken file.
         total = None

@@ -6,6 +6,7 @@ Place in the flow: tests the commands in processes of their own; the rows are th
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -140,3 +141,10 @@ def test_the_recorded_models_own_tokenizer_is_found_by_itself(tmp_path: Path) ->
     write_shard(tmp_path / "a.parquet", other, format_name="kimi_k2")
     told = json.loads(shardgate("audit", tmp_path, "--json").stdout)
     assert "tokenizer-missing" in {finding["rule"] for finding in told["findings"]}
+
+
+def test_a_pipe_in_the_folder_is_a_finding_not_a_hang(shards: Path) -> None:
+    os.mkfifo(shards / "shards" / "pipe.parquet")
+    code, told = _audit(shards)
+    assert (code, told["certified"]) == (1, 3)
+    assert {finding["rule"] for finding in told["findings"]} == {"shard-unreadable"}
