@@ -174,11 +174,27 @@ def read_certificate(path: Path | str) -> Certificate:
         if entry["name"] not in digests:
             raise _altered(file, f"the shard {entry['name']} is no subject of it")
         segments = tuple(Segment(s["offset"], s["length"], s["sha256"], s["rows"]) for s in entry["segments"])
+        if gap := _gaps(entry):
+            raise _altered(file, f"the segments of {entry['name']} {gap}")
         whole_file = FileDigest(entry["size"], digests[entry["name"]], segments)
         shards.append(CertifiedShard(entry["name"], entry["rows"], whole_file))
     if len(shards) != len(digests) or len(whole["subject"]) != len(digests):
         raise _altered(file, "subjects and shards are not the same")
     return Certificate(file, tuple(shards), whole)
+
+
+def _gaps(entry: Mapping[str, Any]) -> str | None:
+    """Say what keeps a shard's segments from covering it, byte by byte and row by row."""
+    at = 0
+    for segment in entry["segments"]:
+        if segment["offset"] != at:
+            return f"leave a gap or overlap at byte {at}"
+        at += segment["length"]
+    if at != entry["size"]:
+        return f"cover {at} of {entry['size']} bytes"
+    if sum(segment["rows"] for segment in entry["segments"]) != entry["rows"]:
+        return "do not hold its rows"
+    return None
 
 
 def _altered(file: Path, why: str) -> CertificateAltered:

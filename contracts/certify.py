@@ -126,6 +126,10 @@ def _names(scans: Sequence[Scan]) -> dict[str, str]:
     return out
 
 
+SHARD_SUFFIXES = (".parquet", ".parq", ".pq")
+"""What a reader of a folder takes for a shard, in any case."""
+
+
 def _relative(folder: Path, path: Path) -> str:
     return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
 
@@ -139,7 +143,12 @@ def parquet_beside(folder: Path, others: Iterable[Path] = ()) -> set[Path]:
     root = folder.resolve()
     places = {root, root / "shards", root / CERTIFIED, *(other.resolve() for other in others)}
     places.discard(root / QUARANTINE)
-    return {path for place in places for path in place.glob("*.parquet") if not path.name.startswith(".")}
+    return {
+        path
+        for place in places
+        for path in place.glob("*")
+        if path.suffix.lower() in SHARD_SUFFIXES and not path.name.startswith(".")
+    }
 
 
 def _refuse_strangers(folder: Path, scans: Sequence[Scan]) -> None:

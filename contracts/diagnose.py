@@ -12,7 +12,7 @@ from typing import Any
 from contracts.framing import Framing
 from contracts.rebuild import Rebuilt
 from contracts.records import Fields, Loss, SegmentKind
-from contracts.truth import TrueCall, Truth
+from contracts.truth import Mark, TrueCall, Truth
 
 
 class _Place:
@@ -114,7 +114,10 @@ def _content(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> I
     if got == before + after and after:
         yield place("order-lost", kind, after_at, "text after the calls stands before them")
     elif after and after not in got:
-        yield place("text-after-call-dropped", kind, after_at, f"{len(after)} characters")
+        if after.strip():
+            yield place("text-after-call-dropped", kind, after_at, f"{len(after)} characters")
+        else:
+            yield place("call-whitespace", SegmentKind.TOOL_SECTION, after_at)
     if got != before and got != before + after:
         if got.strip() == before.strip():
             yield place("content-stripped", kind, truth.first(kind))
@@ -157,7 +160,7 @@ def _calls(rebuilt: Rebuilt, truth: Truth, place: _Place) -> Iterator[Loss]:
             yield place("call-dropped", kind, call.start, call.id_text.strip()[:80])
         else:
             yield place("call-malformed", kind, call.start, "a call that breaks off is gone")
-    if pending < len(got):
+    if pending < len(got) and truth.call_in_reasoning is None:
         start = truth.first(kind)
         yield place("call-invented", kind, start, str(got[pending]["name"])[:80])
     for given, call in matched:
@@ -208,6 +211,8 @@ def _leaks(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> Ite
         yield place("marker-leaked", SegmentKind.OPENER, truth.first(SegmentKind.OPENER), fmt.opener)
     if truth.closer is not None and not parsed and fmt.closer in content:
         yield place("marker-leaked", SegmentKind.CLOSER, truth.closer.start, fmt.closer)
+    if parsed and (stray := _stray_closer(truth, framing, content)) is not None:
+        yield place("marker-leaked", SegmentKind.CLOSER, stray.start, fmt.closer)
     if fmt.tools is not None:
         for mark in truth.marks:
             if mark.text in fmt.tools.markers and mark.text in content:
@@ -218,6 +223,24 @@ def _leaks(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> Ite
         if mark.text in content or mark.text in reasoning:
             yield place("marker-leaked", SegmentKind.END, mark.start, mark.text)
             break
+
+
+def _stray_closer(truth: Truth, framing: Framing, content: str) -> Mark | None:
+    """Return a closer, generated as one, that the content holds and that closes no opener in it.
+
+    An answer that talks about `<think>` and `</think>` in pairs is no leak.
+    """
+    fmt = framing.format
+    if fmt.closer not in content:
+        return None
+    depth = 0
+    for mark in truth.marks:
+        if truth.kind_at(mark.start) is SegmentKind.CONTENT:
+            depth += (mark.text == fmt.opener) - (mark.text == fmt.closer)
+            if depth < 0:
+                return mark
+    handed, wrote = content.count(fmt.closer), truth.text_of(SegmentKind.CONTENT).count(fmt.closer)
+    return truth.closer if handed > wrote else None
 
 
 def _frame(rebuilt: Rebuilt, framing: Framing, truth: Truth, place: _Place) -> Iterator[Loss]:

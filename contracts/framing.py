@@ -43,7 +43,7 @@ class Framing:
 
 def prompt_tail(fmt: Format, prompt_ids: Sequence[int] | None, codec: Codec) -> ThinkingMode | None:
     """Read from the prompt's last tokens whether it opened the thinking, closed it, or did neither (None)."""
-    if not prompt_ids:
+    if prompt_ids is None or len(prompt_ids) == 0:
         return None
     try:
         text = codec.decode_bytes(prompt_ids[-PROMPT_TAIL:]).decode("utf-8", "replace").rstrip()
@@ -101,7 +101,7 @@ def framing_for(
         starts = tail is ThinkingMode.THINKING
         # After a closed prompt a parser that is forced all the same reports the answer as reasoning.
         generated = tail is ThinkingMode.INSTANT and asked_instant
-    elif prompt_ids:
+    elif prompt_ids is not None and len(prompt_ids) > 0:
         starts, generated = False, True
     else:
         prefilled = fmt.opener_prefilled and not asked_instant

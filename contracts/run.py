@@ -145,15 +145,15 @@ def audit(
 
 def expand(paths: Iterable[Path | str]) -> list[Path]:
     """Return the files to audit: as given, folders replaced by the parquet files in them, none twice."""
-    out: dict[Path, None] = {}
+    out: dict[Path, Path] = {}
     for given in map(Path, paths):
         inside: list[Path] = []
         if given.is_dir():
             folder = given / "shards" if (given / "shards").is_dir() else given
             inside = sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
         for path in inside or [given]:
-            out.setdefault(path)
-    return list(out)
+            out.setdefault(path.resolve(), path)
+    return list(out.values())
 
 
 def fingerprint(thresholds: Thresholds | None = None, strength: str = "token") -> str:

@@ -88,6 +88,11 @@ def scan_shard(path: Path, name: str, options: ScanOptions, set_checks: Sequence
         _scan_file(scan, options, set_checks, refuse)
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         refuse("shard-unreadable", _one_line(error))
+    except BaseException as error:
+        # A panic inside a Rust library is no `Exception`; it must not end the run over the other shards.
+        if type(error).__name__ != "PanicException":
+            raise
+        refuse("shard-unreadable", _one_line(error))
     return scan
 
 
@@ -121,7 +126,8 @@ def _scan_file(
         checks = [BULK[rule] for rule in BULK if context.active(RULES[rule])]
         verdicts, names, first = [], [], 0
         for index in range(parquet.num_row_groups):
-            table = parquet.read_row_group(index)
+            # polars panics on metadata that is no UTF-8, and needs none.
+            table = parquet.read_row_group(index).replace_schema_metadata(None)
             frame = pl.DataFrame(pl.from_arrow(table))
             if index == 0 and (faults := type_faults(frame, options.strength)):
                 refuse("schema-mismatch", "; ".join(faults[:MAX_FAULTS_SHOWN]))

@@ -90,7 +90,7 @@ class FastCodec:
         self._cache: dict[int, bytes] = {}
 
     def _bytes_of(self, token_id: int, index: int) -> bytes:
-        token = self._tokenizer.id_to_token(token_id) if token_id >= 0 else None
+        token = self._tokenizer.id_to_token(token_id) if 0 <= token_id < 1 << 32 else None
         if token is None:
             raise UndecodableToken(token_id, index)
         if token_id in self._added:

@@ -168,8 +168,8 @@ def _segment(truth: Truth, framing: Framing) -> None:
     if truth.openers:
         thinking = True
     elif thinking is None:
-        # Unknown prompt, no opener: a closer shows that the prompt opened the thinking, and so does a cut.
-        thinking = closes_first or not truth.ends
+        # Unknown prompt, no opener first: a closer shows that there was thinking, and so may a cut.
+        thinking = closer is not None or not truth.ends
     elif not thinking:
         late = opener is not None and closer is not None and not raw[at : opener.start].strip()
         # A prompt that opened nothing, yet the model closed its thinking: it thought without an opener.

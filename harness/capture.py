@@ -13,33 +13,14 @@ from contracts.errors import ShardgateError
 from contracts.formats import FORMATS, Format, format_for, format_of_markers
 from contracts.framing import request_framing
 from contracts.judgement import judge_fields
-from contracts.records import Capture, Judgement, Loss, Mode, SegmentKind, ServerFacts
-from contracts.rules.fidelity import GRAMMARS
+from contracts.records import Capture, Json, Judgement, Loss, Mode, SegmentKind, ServerFacts
+from contracts.sampling import GRAMMARS, bent_by
 from contracts.tokens import Codec
 
-CONSTRAINTS = (
-    "response_format",
-    "regex",
-    "ebnf",
-    "json_schema",
-    "structural_tag",
-    "logit_bias",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "min_tokens",
-    "min_p",
-)
-"""Sampling parameters that bend what the model would have said."""
 
-
-def constraint_of(capture: Capture) -> dict[str, object]:
+def constraint_of(capture: Capture) -> dict[str, Json]:
     """Return what bent the sampling of a capture, by request parameter; empty for a plain sample."""
-    sampling = capture.prompt.sampling
-    found: dict[str, object] = {name: sampling[name] for name in CONSTRAINTS if sampling.get(name)}
-    if capture.prompt.tools and sampling.get("tool_choice") not in (None, "auto", "none"):
-        found["tool_choice"] = sampling["tool_choice"]
-    return found
+    return bent_by(capture.prompt.sampling, tools=bool(capture.prompt.tools))
 
 
 def served_format(facts: ServerFacts, codec: Codec) -> Format | None:

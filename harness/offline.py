@@ -31,6 +31,7 @@ def judge(
     thinking_mode: ThinkingMode | None = None,
     history_calls: int = 0,
     mode: Mode | None = None,
+    constrained: bool = False,
 ) -> Judgement:
     """Judge one response as a server with these parsers would hand it out. Needs the SGLang extra.
 
@@ -43,26 +44,30 @@ def judge(
             own policy stands in.
         finish_reason: the engine's (`stop`, `length`, `abort`); `tool_calls` is read as `stop`.
         chunks: token counts of the stream's deltas; None: not streamed.
-        matched_stop: the end token's id or the stop string that ended the response; by default the last id
-            where it is one of the format's end tokens.
+        matched_stop: what the response says ended it, an end token's id or a stop string. Without it the
+            format's usual end token is the framing's policy, and another one is a loss.
         thinking_mode: what the request's template switch asked for, where the prompt is not to decide it.
         history_calls: tool calls of earlier turns (Kimi's call ids count on from there).
         mode: `raw` judges the unparsed response; by default the mode that the parsers make.
+        constrained: whether a grammar or the like forced the output's form.
 
     Returns:
         The judgement: claims, verdict, named losses, the fields, the first divergence.
 
     Raises:
-        ShardgateError: unknown parser names, an unreadable tokenizer, or SGLang is not installed.
+        ShardgateError: unknown parser names, an unreadable tokenizer, ids or chunks that are no integers,
+            tools that are no declarations, or SGLang is not installed.
     """
-    ids = [int(i) for i in response_ids]
+    ids = _integers("response_ids", response_ids)
+    prompt_ids = None if prompt_ids is None else _integers("prompt_ids", prompt_ids)
+    chunks = None if chunks is None else _integers("chunks", chunks)
     codec = load_codec(tokenizer)
     fmt = _format(reasoning_parser, tool_parser, codec)
     reason = "stop" if finish_reason == "tool_calls" else finish_reason
     matched = _matched(ids, fmt, codec, reason) if matched_stop is None else matched_stop
     tail = prompt_tail(fmt, prompt_ids, codec)
-    asked = thinking_mode or tail or ThinkingMode.THINKING
-    which = mode or (Mode.TOOLS if tool_parser and tools else Mode.REASONING)
+    asked = ThinkingMode(thinking_mode or tail or ThinkingMode.THINKING)
+    which = Mode(mode) if mode else (Mode.TOOLS if tool_parser and tools else Mode.REASONING)
     setup = ParserSetup(
         reasoning_parser=None if which is Mode.RAW else reasoning_parser,
         tool_parser=None if which is Mode.RAW else tool_parser,
@@ -77,8 +82,10 @@ def judge(
         mode=which,
         prompt_ids=prompt_ids,
         finish_reason=parsed.finish_reason,
-        matched_stop=parsed.matched_stop,
+        # Taken from the ids, the matched stop would be a framing fact that no field tells.
+        matched_stop=matched_stop,
         thinking_mode=asked,
+        constrained=constrained,
         reasoning_parsed=reasoning_parser is not None,
         tools_parsed=bool(setup.tool_parser and setup.tools),
     )
@@ -91,6 +98,20 @@ def judge(
         matched_stop=parsed.matched_stop,
         extra=extra,
     )
+
+
+def _integers(name: str, values: Sequence[int]) -> list[int]:
+    out: list[int] = []
+    for value in values:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise ShardgateError(
+                what=f"{name} holds something that is no integer",
+                where=f"{name}[{len(out)}]",
+                why=f"it is {value!r}",
+                remedy="pass a sequence of token ids, or of counts for chunks",
+            )
+        out.append(value.__index__())
+    return out
 
 
 def _format(reasoning_parser: str | None, tool_parser: str | None, codec: Codec) -> Format:

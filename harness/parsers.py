@@ -83,7 +83,15 @@ def _sglang() -> SimpleNamespace:
 
 @lru_cache(maxsize=64)
 def _tools(text: str) -> list[Any]:
-    return [_sglang().Tool.model_validate(tool) for tool in json.loads(text)]
+    try:
+        return [_sglang().Tool.model_validate(tool) for tool in json.loads(text)]
+    except ValueError as error:
+        raise ShardgateError(
+            what="the tools are no tool declarations",
+            where="tools",
+            why=" ".join(str(error).split())[:300],
+            remedy='pass OpenAI-style ones: {"type": "function", "function": {"name": ..., ...}}',
+        ) from error
 
 
 def registered_parsers() -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -170,7 +178,7 @@ def parse_whole(
 def _tool_list(setup: ParserSetup) -> list[Any]:
     if not setup.tool_parser or not setup.tools:
         return []
-    return _tools(json.dumps([dict(tool) for tool in setup.tools], sort_keys=True))
+    return _tools(json.dumps(setup.tools, sort_keys=True, default=dict))
 
 
 def _call(item: Any, index: int, setup: ParserSetup) -> dict[str, Json]:

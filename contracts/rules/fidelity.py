@@ -25,15 +25,13 @@ from contracts.records import (
 )
 from contracts.rules.registry import Context, Hit, Row, RuleSpec, bulk, row_check
 from contracts.rules.structural import parse
+from contracts.sampling import GRAMMARS
 from contracts.tokens import Codec
 
 if TYPE_CHECKING:
     import polars as pl
 
 CLAIMS = ("captured", "text", "rebuilt", "tokens")
-GRAMMARS = frozenset(("response_format", "regex", "ebnf", "json_schema", "structural_tag"))
-"""Keys of `constraint` that force the output's form."""
-
 FROM_ELSEWHERE = ("stream-differs", "parser-failed", "script-not-followed")
 """Losses that a stored row can't show again: they compared it with something that is not stored."""
 
@@ -62,7 +60,7 @@ def framing_of_row(row: Row, fmt: Format, codec: Codec) -> Framing:
         reasoning_parser=parsers.get("reasoning_parser"),
         tool_parser=parsers.get("tool_parser"),
         tools=row["tools"] is not None,
-        constrained=isinstance(bent, Mapping) and not GRAMMARS.isdisjoint(bent),
+        constrained=isinstance(bent, Mapping) and any(name in bent for name in GRAMMARS),
     )
 
 

@@ -68,7 +68,7 @@ declare(
         "the rows' names, places or times are not the ones that the shard was written with",
         "take the shard from its source again; where rows were taken out on purpose, write it anew",
         scope="file",
-        kind="quality",
+        report="DeepSpec#29, SpecForge resume",
     ),
     RuleSpec(
         "row-unreadable",

@@ -1,14 +1,17 @@
 """Provenance rules: which model, tokenizer, template, engine and parsers made the rows, and what bent them.
 
-Place in the flow: rules. Imports records and registry of `contracts`; polars while a check runs.
+Place in the flow: rules. Imports records, registry and sampling of `contracts`; polars while a check runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from contracts.records import Profile
-from contracts.rules.registry import Context, RuleSpec, bulk, off_for_test, set_check
+from contracts.rules.registry import Context, Hit, Row, RuleSpec, bulk, off_for_test, row_check, set_check
+from contracts.rules.structural import parse
+from contracts.sampling import bent_by
 
 if TYPE_CHECKING:
     import polars as pl
@@ -138,20 +141,24 @@ def endpoint_mismatch(ctx: Context) -> pl.Expr:
     return generate == own
 
 
-@bulk(
+@row_check(
     RuleSpec(
         "sampling-bent",
         "something bent the sampling: a grammar, a forced tool choice, a logit bias, a penalty, a script",
         "leave the row out: it is no sample of the target model",
         column="constraint",
         severities=off_for_test(),
-        message="constraint {constraint}",
     ),
-    seen=lambda ctx: {"constraint": _text("constraint").str.slice(0, 120)},
 )
-def sampling_bent(ctx: Context) -> pl.Expr:
-    """Hold where nothing bent the sampling."""
-    return _text("constraint").is_null()
+def sampling_bent(row: Row, ctx: Context) -> Iterator[Hit]:
+    """Check the column `constraint`, and the request's own parameters for what it leaves out."""
+    if row["constraint"] is not None:
+        yield "sampling-bent", None, f"constraint {row['constraint'][:120]}"
+        return
+    sampling = parse(row["sampling_params"])
+    bent = bent_by(sampling, tools=row["tools"] is not None) if isinstance(sampling, Mapping) else {}
+    if bent:
+        yield "sampling-bent", "sampling_params", f"the request set {', '.join(sorted(bent))}"
 
 
 @bulk(

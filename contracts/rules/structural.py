@@ -168,7 +168,9 @@ def _unknown_values(ctx: Context) -> pl.Expr:
 
     return pl.concat_str(
         [
-            pl.when(~pl.col(name).is_in(list(words))).then(pl.format("{} is {}", pl.lit(name), pl.col(name)))
+            pl.when(~pl.col(name).is_in(list(words)).fill_null(False)).then(
+                pl.format("{} is {}", pl.lit(name), pl.col(name).fill_null("null"))
+            )
             for name, words in _allowed(ctx).items()
         ],
         separator=", ",

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from contracts import write_shard
@@ -148,3 +149,36 @@ def test_a_pipe_in_the_folder_is_a_finding_not_a_hang(shards: Path) -> None:
     code, told = _audit(shards)
     assert (code, told["certified"]) == (1, 3)
     assert {finding["rule"] for finding in told["findings"]} == {"shard-unreadable"}
+
+
+def test_a_footer_that_is_no_text_is_a_finding_and_the_run_goes_on(shards: Path) -> None:
+    whole = pq.read_table(shards / "shards" / "a.parquet")
+    spoilt = {**whole.schema.metadata, b"shardgate.format": b"\xff junk"}
+    pq.write_table(whole.replace_schema_metadata(spoilt), shards / "shards" / "b.parquet")
+    code, told = _audit(shards)
+    assert code == 1 and told["rows"] == told["certified"] + told["quarantined"]
+    assert told["findings"] and all(finding["message"] for finding in told["findings"])
+
+
+@pytest.mark.parametrize(
+    "bent",
+    [{"logit_bias": {"5": 100}}, {"regex": "a+"}, {"repetition_penalty": 1.2}, {"ignore_eos": True}],
+    ids=str,
+)
+def test_a_request_that_bent_the_sampling_is_no_sample(tmp_path: Path, bent: dict[str, Any]) -> None:
+    rows = rows_of(CLEAN[:1])
+    asked = {**json.loads(rows[0]["sampling_params"]), **bent}
+    write_shard(
+        tmp_path / "a.parquet",
+        [seal({**rows[0], "sampling_params": json.dumps(asked)})],
+        format_name="kimi_k2",
+    )
+    code, told = _audit(tmp_path, "--profile", "draft")
+    assert code == 1 and "sampling-bent" in {finding["rule"] for finding in told["findings"]}
+
+
+def test_one_file_by_two_names_is_read_once(shards: Path) -> None:
+    file = shards / "shards" / "a.parquet"
+    other = shards / "shards" / ".." / "shards" / "a.parquet"
+    done = shardgate("audit", file, other, "--tokenizer", tokenizer_path(), "--json")
+    assert json.loads(done.stdout)["rows"] == 3

@@ -165,8 +165,8 @@ def test_no_driver_means_no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_cpu_flags_leave_what_was_given() -> None:
-    assert cpu_flags(()) == ("--device", "cpu", "--max-total-tokens", "8192")
-    assert cpu_flags(("--max-total-tokens=64", "--device", "cpu")) == ()
+    assert cpu_flags(()) == ("--device", "cpu", "--max-total-tokens", "8192", "--sleep-on-idle")
+    assert cpu_flags(("--max-total-tokens=64", "--device", "cpu", "--sleep-on-idle")) == ()
 
 
 def test_every_rank_gets_processors() -> None:
