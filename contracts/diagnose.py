@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from contracts.formats import ToolSyntax
 from contracts.framing import Framing
 from contracts.rebuild import Rebuilt
 from contracts.records import Fields, Loss, SegmentKind
@@ -36,8 +37,8 @@ def diagnose(fields: Fields, framing: Framing, rebuilt: Rebuilt, truth: Truth) -
         out.append(place("arguments-altered", SegmentKind.TOOL_SECTION, start, rebuilt.fault))
     out.extend(_reasoning(fields, framing, truth, place))
     out.extend(_content(fields, framing, truth, place))
-    if framing.tools_parsed:
-        out.extend(_calls(rebuilt, truth, place))
+    if framing.tools_parsed and framing.format.tools is not None:
+        out.extend(_calls(rebuilt, truth, framing.format.tools, place))
     out.extend(_leaks(fields, framing, truth, place))
     out.extend(_frame(rebuilt, framing, truth, place))
     return _unique(out)
@@ -142,7 +143,7 @@ def _same_json(a: str, b: str) -> bool:
         return False
 
 
-def _calls(rebuilt: Rebuilt, truth: Truth, place: _Place) -> Iterator[Loss]:
+def _calls(rebuilt: Rebuilt, truth: Truth, syntax: ToolSyntax, place: _Place) -> Iterator[Loss]:
     kind = SegmentKind.TOOL_SECTION
     got, wrote = list(rebuilt.calls), list(truth.calls)
     matched: list[tuple[dict[str, Any], TrueCall]] = []
@@ -164,7 +165,7 @@ def _calls(rebuilt: Rebuilt, truth: Truth, place: _Place) -> Iterator[Loss]:
         start = truth.first(kind)
         yield place("call-invented", kind, start, str(got[pending]["name"])[:80])
     for given, call in matched:
-        yield from _one_call(given, call, truth, place)
+        yield from _one_call(given, call, syntax, place)
     for start, end in truth.between:
         text = truth.raw[start:end]
         name = "text-between-calls-dropped" if text.strip() else "call-whitespace"
@@ -177,11 +178,10 @@ def _calls(rebuilt: Rebuilt, truth: Truth, place: _Place) -> Iterator[Loss]:
         yield place("call-malformed", kind, truth.sections[1][0], "more than one section")
 
 
-def _one_call(given: dict[str, Any], call: TrueCall, truth: Truth, place: _Place) -> Iterator[Loss]:
+def _one_call(given: dict[str, Any], call: TrueCall, syntax: ToolSyntax, place: _Place) -> Iterator[Loss]:
     kind = SegmentKind.TOOL_SECTION
     call_id = call.id_text.strip()
-    name = _name_in(call_id, given["name"])
-    if not name:
+    if syntax.name_of(call_id) != given["name"]:
         yield place(
             "call-name-rewritten", kind, call.start, f"{call_id[:60]!r} became {given['name'][:60]!r}"
         )
@@ -194,11 +194,6 @@ def _one_call(given: dict[str, Any], call: TrueCall, truth: Truth, place: _Place
         yield place("arguments-respelled" if same else "arguments-altered", kind, call.start)
     if not call.complete:
         yield place("call-malformed", kind, call.start, "the call breaks off")
-
-
-def _name_in(call_id: str, name: str) -> bool:
-    stem = call_id.rsplit(":", 1)[0] if ":" in call_id else ""
-    return stem.removeprefix("functions.") == name
 
 
 def _leaks(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> Iterator[Loss]:

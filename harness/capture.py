@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from contracts.errors import ShardgateError
-from contracts.formats import FORMATS, Format, format_for, format_of_markers
+from contracts.formats import Format, format_for, format_of_markers
 from contracts.framing import request_framing
 from contracts.judgement import judge_fields
 from contracts.records import Capture, Json, Judgement, Loss, Mode, SegmentKind, ServerFacts
@@ -31,8 +31,7 @@ def served_format(facts: ServerFacts, codec: Codec) -> Format | None:
         named = None
     if named is not None:
         return named
-    markers = {marker for fmt in FORMATS.values() for marker in fmt.markers}
-    return format_of_markers({marker: codec.token_id(marker) is not None for marker in markers})
+    return format_of_markers(codec.token_id)
 
 
 def judge_capture(capture: Capture, *, codec: Codec, fmt: Format, extra: Sequence[Loss] = ()) -> Judgement:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contracts.errors import ShardgateError
-from contracts.formats import FORMATS, Format, format_for, format_of_markers
+from contracts.formats import Format, format_for, format_of_markers
 from contracts.framing import framing_for, prompt_tail
 from contracts.judgement import judge_fields
 from contracts.records import Fields, Json, Judgement, Loss, Mode, SegmentKind, ThinkingMode
@@ -118,8 +118,7 @@ def _format(reasoning_parser: str | None, tool_parser: str | None, codec: Codec)
     named = format_for(reasoning_parser, tool_parser)
     if named is not None:
         return named
-    markers = {marker for fmt in FORMATS.values() for marker in fmt.markers}
-    found = format_of_markers({marker: codec.token_id(marker) is not None for marker in markers})
+    found = format_of_markers(codec.token_id)
     if found is None:
         raise ShardgateError(
             what="the format can't be told",

@@ -320,10 +320,9 @@ def _loss_lines(judged: Sequence[Outcome], form: Format | None) -> tuple[str, ..
     The other losses are counted with their parser; docs/known-losses.md tells their meaning and remedy.
     """
     counts = Counter(loss.name for outcome in judged for loss in _distinct(outcome.losses))
-    order = {verdict: place for place, verdict in enumerate(VERDICT_ORDER)}
     specs = sorted(
         (LOSSES[name] for name in counts if name in LOSSES and LOSSES[name].verdict is Verdict.CONTRADICTED),
-        key=lambda spec: (order[spec.verdict], -counts[spec.name], spec.name),
+        key=lambda spec: (-counts[spec.name], spec.name),
     )
     return tuple(
         f"{spec.name} ({spec.verdict}, {counts[spec.name]} of {len(judged)} responses): {spec.meaning}; "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -53,7 +53,10 @@ def format_for(reasoning_parser: str | None, tool_parser: str | None) -> Format 
     )
 
 
-def format_of_markers(has_token: Mapping[str, bool]) -> Format | None:
-    """Return the format whose markers are all tokens of a vocabulary; the one with most markers wins."""
-    fitting = [f for f in FORMATS.values() if all(has_token.get(marker, False) for marker in f.markers)]
+def format_of_markers(token_id: Callable[[str], int | None]) -> Format | None:
+    """Return the format whose markers are all tokens of a vocabulary; the one with most markers wins.
+
+    `token_id` is a codec's: the id of a marker, None where it is no token.
+    """
+    fitting = [f for f in FORMATS.values() if all(token_id(marker) is not None for marker in f.markers)]
     return max(fitting, key=lambda f: len(f.markers), default=None)

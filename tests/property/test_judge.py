@@ -28,7 +28,7 @@ SETUPS = [
 ]
 
 
-def judge_stream(stream: Stream, fmt: Format, *, tools: bool) -> Judgement:
+def judge_stream(stream: Stream, fmt: Format, *, tools: bool, chunks: list[int] | None = None) -> Judgement:
     return judge(
         stream.ids,
         tokenizer=CODEC,
@@ -37,6 +37,7 @@ def judge_stream(stream: Stream, fmt: Format, *, tools: bool) -> Judgement:
         tools=stream.tools,
         finish_reason=stream.finish_reason,
         thinking_mode=stream.thinking_mode,
+        chunks=chunks,
     )
 
 
@@ -77,16 +78,7 @@ def test_named_outside_it(fmt: Format, tools: bool, data: st.DataObject) -> None
 def test_named_when_streamed_in_any_chunks(fmt: Format, tools: bool, data: st.DataObject) -> None:
     stream = data.draw(disturbed_streams(fmt, CODEC, tools=tools))
     chunks = data.draw(st.lists(st.integers(1, 9), max_size=40))
-    judgement = judge(
-        stream.ids,
-        tokenizer=CODEC,
-        reasoning_parser=fmt.reasoning_parser,
-        tool_parser=fmt.tool_parser if tools else None,
-        tools=stream.tools,
-        finish_reason=stream.finish_reason,
-        thinking_mode=stream.thinking_mode,
-        chunks=chunks,
-    )
+    judgement = judge_stream(stream, fmt, tools=tools, chunks=chunks)
     check_named(judgement, stream)
 
 
