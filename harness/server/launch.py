@@ -7,8 +7,6 @@ and is never imported here.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import importlib.util
 import os
 import subprocess
 import sys
@@ -25,40 +23,14 @@ from contracts.records import ServerFacts
 from harness.server import guard
 from harness.server.attach import AttachedServer, attach, server_facts
 from harness.server.cpu import cpu_environment, cpu_flags
-from harness.server.failures import (
-    BootFailed,
-    BootTimeout,
-    CannotBoot,
-    NotReady,
-    ServerDied,
-    ServerError,
-    Unreachable,
-    describe_exit,
-    find_sign,
-    from_log,
-    telling_lines,
-)
-from harness.server.flags import asked, text_of
-from harness.server.hardware import free_port, needs_cpu_platform, port_is_free
-from harness.server.http import call
-from harness.server.progress import BootProgress, LogFollower, Phase
-from harness.server.ready import confirm, info, is_warm, prove_generation
+from harness.server.failures import ServerDied, describe_exit
+from harness.server.flags import text_of
+from harness.server.hardware import free_port, needs_cpu_platform
+from harness.server.progress import BootProgress
+from harness.server.refusals import refuse_own_flags, refuse_taken_port, refuse_wrong_path, sglang_version
+from harness.server.waiting import Boot, Waiting, log_error, read_log
 
 Device = Literal["auto", "cpu", "gpu"]
-
-_OWN = {"model_path": "model_path", "host": "host=", "port": "port="}
-
-
-def sglang_version() -> str:
-    """The version of the installed SGLang. Raises `CannotBoot` when there is none."""
-    if importlib.util.find_spec("sglang") is None:
-        raise CannotBoot(
-            "SGLang is not installed",
-            where=sys.prefix,
-            why="booting a server needs it; judging a running one and auditing shards don't",
-            remedy="install shardgate[cpu] or, on a GPU box, shardgate[gpu]",
-        )
-    return importlib.metadata.version("sglang")
 
 
 class SGLangServer:
@@ -181,33 +153,10 @@ class SGLangServer:
         self._ready = True
 
     def _refuse_early(self) -> None:
-        for name in _OWN.keys() & asked(self.flags).keys():
-            raise CannotBoot(
-                f"--{name.replace('_', '-')} among the flags",
-                why="the harness sets it itself, since it must know where the server answers",
-                remedy=f"give it as the argument {_OWN[name]}",
-            )
-        path = Path(self.model_path).expanduser()
-        looks_local = path.exists() or self.model_path.startswith((os.sep, ".", "~")) or self.model_path == ""
-        if (
-            looks_local
-            and not path.is_file()
-            and not any((path / n).is_file() for n in ("config.json", "params.json"))
-        ):
-            there = "it holds no config.json" if path.is_dir() else "there is no such file or folder"
-            raise CannotBoot(
-                "the model path is wrong",
-                where=self.model_path,
-                why=there,
-                remedy="give a folder with config.json, tokenizer and weights, or a hub name (org/model)",
-            )
-        if self._asked_port is not None and not port_is_free(self.host, self._asked_port):
-            raise CannotBoot(
-                f"port {self._asked_port} can't be used",
-                where=f"{self.host}:{self._asked_port}",
-                why="another process listens there, or the address is not this machine's",
-                remedy="choose another port, or leave the port out and a free one is found",
-            )
+        refuse_own_flags(self.flags)
+        refuse_wrong_path(self.model_path)
+        if self._asked_port is not None:
+            refuse_taken_port(self.host, self._asked_port)
 
     def _spawn(self) -> None:
         self._log = self.log_path.open("wb")
@@ -241,83 +190,25 @@ class SGLangServer:
             return  # somebody killed the watchdog; ending the server does not need it
 
     def _wait(self, started: float, version: str) -> None:
-        """Follow the log and ask over HTTP until the server is ready, dead, or out of time."""
-        log = LogFollower(self.log_path)
-        deadline = started + self.timeout
-        told = -1
-        while True:
-            lines = log.poll()
-            now = log.progress()
-            self._tell(log, also=now if int(now.elapsed) != told else None)
-            told = int(now.elapsed)
-            self._judge(lines)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise self._error(
-                    BootTimeout,
-                    f"the server was not ready after {self.timeout:g} s",
-                    f"it got as far as: {now}",
-                    remedy="raise the timeout if the log still moves; else see what its last lines wait for",
-                )
-            try:
-                if self._answers(log):
-                    self._tell(log)
-                    self._prove(left, version)
-                    break
-            except Unreachable:
-                # Refused while loading; reset when it dies, which the next turn finds out.
-                pass
-            time.sleep(0.25)
-        log.advance(Phase.READY)
-        self._tell(log)
-
-    def _tell(self, log: LogFollower, also: BootProgress | None = None) -> None:
-        if self._on_progress is not None:
-            for step in (*log.passed(), *([also] if also else ())):
-                self._on_progress(step)
-
-    def _answers(self, log: LogFollower) -> bool:
-        if call(self.base_url, "/model_info", timeout=5.0, api_key=self._api_key).status != 200:
-            return False
-        log.advance(Phase.WARMUP)
-        if log.phase is not Phase.CHECKING and not is_warm(self.base_url, api_key=self._api_key):
-            return False
-        log.advance(Phase.CHECKING)
-        return True
-
-    def _prove(self, seconds: float, version: str) -> None:
-        try:
-            prove_generation(self.base_url, timeout=seconds, api_key=self._api_key)
-        except NotReady as error:
-            error.log_lines = telling_lines(self.log_text())
-            raise
-        reported = info(self.base_url, "server_info", api_key=self._api_key)
-        confirm(self.base_url, self.model_path, self.flags, reported, version)
-
-    def _judge(self, lines: Sequence[str]) -> None:
-        """Raise if the process is gone or has logged something that it will never recover from."""
-        if self._process is not None and (code := self._process.poll()) is not None:
-            raise self._error(
-                BootFailed,
-                f"the server died while booting ({describe_exit(code)})",
-                "the log does not say why",
-            )
-        if found := find_sign(lines, only_hanging=True):
-            raise self._error(BootFailed, "the server can't become ready", found[1])
-
-    def _error(self, kind: type[ServerError], what: str, fallback: str, remedy: str = "") -> ServerError:
-        text = self.log_text()
-        error = from_log(kind, what, f"log {self.log_path}", text, fallback)
-        if remedy and find_sign(telling_lines(text)) is None:
-            error.remedy = remedy
-        return error
+        process = self._process
+        assert process is not None
+        boot = Boot(
+            base_url=self.base_url,
+            api_key=self._api_key,
+            model_path=self.model_path,
+            flags=self.flags,
+            version=version,
+            log_path=self.log_path,
+            exit_code=process.poll,
+            started=started,
+            timeout=self.timeout,
+            on_progress=self._on_progress,
+        )
+        Waiting(boot).until_ready()
 
     def log_text(self) -> str:
         """All that the server has logged so far."""
-        try:
-            return self.log_path.read_text("utf-8", "replace")
-        except OSError:
-            return ""
+        return read_log(self.log_path)
 
     @staticmethod
     def attach(url: str, *, api_key: str | None = None, wait: float = 0.0) -> AttachedServer:
@@ -338,8 +229,11 @@ class SGLangServer:
             raise RuntimeError("the server was not started")
         code = self._process.poll()
         if code is not None:
-            raise self._error(
-                ServerDied, f"the server died ({describe_exit(code)})", "the log does not say why"
+            raise log_error(
+                self.log_path,
+                ServerDied,
+                f"the server died ({describe_exit(code)})",
+                "the log does not say why",
             )
 
     def stop(self) -> None:
