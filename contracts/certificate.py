@@ -160,6 +160,13 @@ def read_certificate(path: Path | str) -> Certificate:
             why="these shards were never certified, or the certificate was taken away",
             remedy=_ISSUE_ANEW,
         )
+    if file.suffix == ".parquet":
+        raise CertificateMissing(
+            "this is a shard, not a certificate",
+            where=str(file),
+            why="a certificate speaks of a set of shards and lies in the folder that was certified into",
+            remedy=f"give that folder, or its {FILE_NAME}; where there is none, {_ISSUE_ANEW}",
+        )
     try:
         whole = json.loads(file.read_bytes())
     except (ValueError, OSError, RecursionError) as error:
@@ -180,6 +187,8 @@ def read_certificate(path: Path | str) -> Certificate:
         shards.append(CertifiedShard(entry["name"], entry["rows"], whole_file))
     if len(shards) != len(digests) or len(whole["subject"]) != len(digests):
         raise _altered(file, "subjects and shards are not the same")
+    if told := _miscounted(whole["predicate"]):
+        raise _altered(file, told)
     return Certificate(file, tuple(shards), whole)
 
 
@@ -194,6 +203,21 @@ def _gaps(entry: Mapping[str, Any]) -> str | None:
         return f"cover {at} of {entry['size']} bytes"
     if sum(segment["rows"] for segment in entry["segments"]) != entry["rows"]:
         return "do not hold its rows"
+    return None
+
+
+def _miscounted(predicate: Mapping[str, Any]) -> str | None:
+    """Say where the predicate's counts contradict each other or its shards; a seal does not see that."""
+    sources, counts = predicate["sources"], predicate["counts"]
+    for name in ("rows", "certified", "quarantined"):
+        if counts[name] != sum(source[name] for source in sources):
+            return f"it counts {counts[name]} {name}, its sources have another number"
+    if counts["rows"] != counts["certified"] + counts["quarantined"]:
+        return "not every row is certified or quarantined"
+    if counts["certified"] != sum(shard["rows"] for shard in predicate["shards"]):
+        return f"it counts {counts['certified']} certified rows, its shards have another number"
+    if counts["quarantined"] != sum(kept["rows"] for kept in predicate["quarantine"]):
+        return f"it counts {counts['quarantined']} quarantined rows, its quarantine has another number"
     return None
 
 

@@ -144,14 +144,27 @@ def audit(
 
 
 def expand(paths: Iterable[Path | str]) -> list[Path]:
-    """Return the files to audit: as given, folders replaced by the parquet files in them, none twice."""
+    """Return the files to audit: as given, folders replaced by the parquet files in them, none twice.
+
+    Raises:
+        AuditError: a folder holds no parquet file.
+    """
     out: dict[Path, Path] = {}
     for given in map(Path, paths):
-        inside: list[Path] = []
+        inside = [given]
         if given.is_dir():
             folder = given / "shards" if (given / "shards").is_dir() else given
             inside = sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
-        for path in inside or [given]:
+            if not inside and given.suffix == ".parquet":
+                inside = [given]  # named as a shard: a finding among the others
+            if not inside:
+                raise AuditError(
+                    "the folder holds no shards",
+                    where=str(folder),
+                    why="there is no *.parquet file in it; folders inside it are not looked into",
+                    remedy="give the folder that the shards lie in, or the files themselves",
+                )
+        for path in inside:
             out.setdefault(path.resolve(), path)
     return list(out.values())
 

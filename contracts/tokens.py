@@ -238,6 +238,13 @@ def _load_path(path: Path, trust_remote_code: bool) -> Codec:
                 why=str(error),
                 remedy="pass a tokenizer.json written by the tokenizers library",
             ) from error
+    if path.is_dir() and digest is None and not (path / "tokenizer_config.json").is_file():
+        raise ShardgateError(
+            what="the folder holds no tokenizer",
+            where=str(path),
+            why=f"none of {', '.join(TOKENIZER_FILES)} is in it",
+            remedy="pass the model's own folder, with its tokenizer.json, or the tokenizer.json itself",
+        )
     logging.getLogger("transformers").setLevel(logging.ERROR)
     from transformers import AutoTokenizer
 

@@ -136,6 +136,19 @@ def test_a_certificate_that_was_changed(certified: Path, damage: str) -> None:
         open_certified(certified)
 
 
+@pytest.mark.parametrize("name", ["rows", "certified", "quarantined"])
+def test_counts_that_contradict_the_shards_do_not_hold_though_sealed_again(
+    certified: Path, name: str
+) -> None:
+    file = certified / "certificate.json"
+    whole = json.loads(file.read_text())
+    whole["predicate"]["counts"][name] += 1
+    whole["predicate"]["sha256"] = seal_of(whole)
+    file.write_text(json.dumps(whole))
+    with pytest.raises(CertificateAltered, match="altered"):
+        verify(certified)
+
+
 @pytest.mark.parametrize("place", [0, 4, 0.25, 0.5, 0.9, -9, -1])
 def test_one_byte_changed_and_the_set_does_not_open(certified: Path, place: float) -> None:
     shard = certified / "shards" / "a.parquet"

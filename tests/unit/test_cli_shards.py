@@ -116,6 +116,24 @@ def test_no_certificate_is_not_a_set_that_holds(shards: Path) -> None:
     assert done.returncode == 2 and "remedy:" in done.stderr
 
 
+def test_a_shard_is_not_a_certificate(shards: Path) -> None:
+    done = shardgate("verify", shards / "shards" / "a.parquet")
+    assert done.returncode == 2
+    assert "a shard, not a certificate" in done.stderr and "certificate.json" in done.stderr
+
+
+def test_an_empty_folder_is_wrong_use(tmp_path: Path) -> None:
+    done = shardgate("audit", tmp_path, "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["what"] == "the folder holds no shards"
+
+
+def test_a_folder_without_a_tokenizer_says_so(shards: Path, tmp_path: Path) -> None:
+    done = shardgate("audit", shards, "--tokenizer", tmp_path)
+    assert done.returncode == 2
+    assert "holds no tokenizer" in done.stderr and "tokenizer.json" in done.stderr
+
+
 def test_a_waiver_needs_a_rule_that_exists(shards: Path) -> None:
     done = shardgate("audit", shards, "--waive", "no-such-rule", "--reason", "because")
     assert done.returncode == 2
