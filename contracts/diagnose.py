@@ -5,15 +5,14 @@ Place in the flow: inside the judge, after the rebuild and the truth. Imports bo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from contracts.formats import ToolSyntax
+from contracts.calls import Mark, ReadCall, ToolSyntax
 from contracts.framing import Framing
 from contracts.rebuild import Rebuilt
 from contracts.records import Fields, Loss, SegmentKind
-from contracts.truth import Mark, TrueCall, Truth
+from contracts.truth import Truth
 
 
 class _Place:
@@ -126,39 +125,22 @@ def _content(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> I
             yield place("content-altered", kind, truth.first(kind))
 
 
-def _same_json(a: str, b: str) -> bool:
-    def strict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        if len(set(keys)) != len(keys):
-            raise ValueError("duplicate keys")
-        return dict(pairs)
-
-    def load(text: str) -> Any:
-        return json.loads(text, object_pairs_hook=strict, parse_float=lambda x: ("float", float(x)))
-
-    try:
-        left, right = load(a), load(b)
-        return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
-    except (ValueError, RecursionError, TypeError):
-        return False
-
-
 def _calls(rebuilt: Rebuilt, truth: Truth, syntax: ToolSyntax, place: _Place) -> Iterator[Loss]:
     kind = SegmentKind.TOOL_SECTION
     got, wrote = list(rebuilt.calls), list(truth.calls)
-    matched: list[tuple[dict[str, Any], TrueCall]] = []
+    matched: list[tuple[dict[str, Any], ReadCall]] = []
     pending = 0
     for call in wrote:
         # Greedy in order: a dropped call leaves its successor to match the next one handed out.
         if pending < len(got) and (
-            got[pending]["arguments"] == call.arguments.strip()
+            syntax.same_spelling(got[pending]["arguments"], call.arguments)
             or len(got) - pending >= len(wrote) - wrote.index(call)
-            or _same_json(got[pending]["arguments"], call.arguments)
+            or syntax.same_meaning(got[pending]["arguments"], call.arguments)
         ):
             matched.append((got[pending], call))
             pending += 1
         elif call.complete:
-            yield place("call-dropped", kind, call.start, call.id_text.strip()[:80])
+            yield place("call-dropped", kind, call.start, call.header.strip()[:80])
         else:
             yield place("call-malformed", kind, call.start, "a call that breaks off is gone")
     if pending < len(got) and truth.call_in_reasoning is None:
@@ -178,22 +160,22 @@ def _calls(rebuilt: Rebuilt, truth: Truth, syntax: ToolSyntax, place: _Place) ->
         yield place("call-malformed", kind, truth.sections[1][0], "more than one section")
 
 
-def _one_call(given: dict[str, Any], call: TrueCall, syntax: ToolSyntax, place: _Place) -> Iterator[Loss]:
+def _one_call(given: dict[str, Any], call: ReadCall, syntax: ToolSyntax, place: _Place) -> Iterator[Loss]:
     kind = SegmentKind.TOOL_SECTION
-    call_id = call.id_text.strip()
-    if syntax.name_of(call_id) != given["name"]:
-        yield place(
-            "call-name-rewritten", kind, call.start, f"{call_id[:60]!r} became {given['name'][:60]!r}"
-        )
-    if given["id"] != call_id:
-        yield place("call-id-rewritten", kind, call.start, f"{call_id[:60]!r} became {given['id'][:60]!r}")
-    if call.id_text != call_id or call.arguments != call.arguments.strip():
+    header = call.header.strip()
+    if syntax.name_of(header) != given["name"]:
+        yield place("call-name-rewritten", kind, call.start, f"{header[:60]!r} became {given['name'][:60]!r}")
+    if syntax.has_ids and given["id"] != header:
+        yield place("call-id-rewritten", kind, call.start, f"{header[:60]!r} became {given['id'][:60]!r}")
+    if call.header != header or call.arguments != call.arguments.strip():
         yield place("call-whitespace", kind, call.start)
-    if given["arguments"] != call.arguments.strip():
-        same = _same_json(given["arguments"], call.arguments)
+    if not syntax.same_spelling(given["arguments"], call.arguments):
+        same = syntax.same_meaning(given["arguments"], call.arguments)
         yield place("arguments-respelled" if same else "arguments-altered", kind, call.start)
     if not call.complete:
         yield place("call-malformed", kind, call.start, "the call breaks off")
+    elif not call.canonical:
+        yield place("call-respelled", kind, call.start)
 
 
 def _leaks(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> Iterator[Loss]:
@@ -226,7 +208,7 @@ def _stray_closer(truth: Truth, framing: Framing, content: str) -> Mark | None:
     An answer that talks about `<think>` and `</think>` in pairs is no leak.
     """
     fmt = framing.format
-    if fmt.closer not in content:
+    if not fmt.closer or fmt.closer not in content:
         return None
     depth = 0
     for mark in truth.marks:

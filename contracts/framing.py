@@ -43,7 +43,7 @@ class Framing:
 
 def prompt_tail(fmt: Format, prompt_ids: Sequence[int] | None, codec: Codec) -> ThinkingMode | None:
     """Read from the prompt's last tokens whether it opened the thinking, closed it, or did neither (None)."""
-    if prompt_ids is None or len(prompt_ids) == 0:
+    if prompt_ids is None or len(prompt_ids) == 0 or not fmt.thinks:
         return None
     try:
         text = codec.decode_bytes(prompt_ids[-PROMPT_TAIL:]).decode("utf-8", "replace").rstrip()

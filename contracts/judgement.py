@@ -128,7 +128,7 @@ def _unproven(
     losses = [*extra, Loss("ids-missing", SegmentKind.CONTENT, 0, 0)]
     content = fields.content or ""
     closer = framing.format.closer
-    if framing.mode is not Mode.RAW and not fields.reasoning_content and closer in content:
+    if framing.mode is not Mode.RAW and not fields.reasoning_content and closer and closer in content:
         losses.append(Loss("reasoning-in-content", SegmentKind.REASONING, 0, 0, "by the text, without ids"))
     return Judgement(
         claims=Claims(),

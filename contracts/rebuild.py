@@ -73,19 +73,12 @@ def rebuild(fields: Fields, framing: Framing) -> Rebuilt:
     if framing.opener_generated and (reasoning or closed):
         pieces.append((SegmentKind.OPENER, fmt.opener))
     pieces.append((SegmentKind.REASONING, reasoning))
+    syntax = fmt.tools if calls else None
     if closed:
-        pieces.append((SegmentKind.CLOSER, fmt.closer))
+        pieces.append((SegmentKind.CLOSER, fmt.closer + (syntax.prefix if syntax else "")))
     pieces.append((SegmentKind.CONTENT, content))
-    if calls and fmt.tools is not None:
-        syntax = fmt.tools
-        pieces.append((SegmentKind.TOOL_SECTION, syntax.section_begin))
-        for call in calls:
-            pieces.append(
-                (
-                    SegmentKind.TOOL_SECTION,
-                    f"{syntax.call_begin}{call['id']}{syntax.argument_begin}{call['arguments']}{syntax.call_end}",
-                )
-            )
-        pieces.append((SegmentKind.TOOL_SECTION, syntax.section_end))
+    if syntax is not None:
+        lead = syntax.lead if content else ""
+        pieces.append((SegmentKind.TOOL_SECTION, lead + syntax.write(calls)))
     pieces.extend(end)
     return Rebuilt(tuple(piece for piece in pieces if piece[1]), calls, fault)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contracts.digests import NAME_COLUMNS, names_sha256
-from contracts.formats import FORMATS
+from contracts.formats import FORMATS, format_named
 from contracts.records import Finding, Profile, Severity
 from contracts.rules import BULK, ROW_CHECKS, RULES, Context, Thresholds
 from contracts.rules.registry import BulkCheck, SetCheck, Strength, finding
@@ -225,7 +225,7 @@ def _context(
     else:
         constants = _constants(values["constants"], refuse)
     scan.format, scan.strength = values.get("format"), values.get("strength")
-    found = FORMATS.get(scan.format or "")
+    found = format_named(scan.format or "")
     if found is None and "format" in values:
         refuse("format-unknown", f"format {scan.format!r}; known: {', '.join(FORMATS)}")
     if found is not None and options.codec is not None:

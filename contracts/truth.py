@@ -1,7 +1,7 @@
 """What the token ids themselves say: where reasoning, content and calls begin and end.
 
-Place in the flow: the checker's side of the judge. Imports formats, framing, records and tokens of
-`contracts`. Markers are read by id where the vocabulary has them as tokens; text that merely spells a
+Place in the flow: the checker's side of the judge. Imports calls, formats, framing, records
+and tokens of `contracts`. Markers are read by id where the vocabulary has them as tokens; text that merely spells a
 marker is listed apart (`spelled`), since a parser takes it for one and the model did not write one.
 """
 
@@ -11,33 +11,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from contracts.formats import Format, ToolSyntax
+from contracts.calls import Mark, ReadCall, ToolSyntax
+from contracts.formats import Format
 from contracts.framing import Framing
 from contracts.records import SegmentKind
 from contracts.tokens import Codec, UndecodableToken
 
 UNSEEN = b"\xff"
 """Stands for a token that is in the vocabulary and is no UTF-8: every decoder makes U+FFFD of both."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """One marker in the raw bytes: its text, byte range and first token."""
-
-    text: str
-    start: int
-    end: int
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class TrueCall:
-    """One call as the model wrote it; `id_text` and `arguments` hold the white space around them too."""
-
-    id_text: str
-    arguments: str
-    start: int
-    complete: bool
 
 
 @dataclass(slots=True)
@@ -54,7 +35,7 @@ class Truth:
     marks: list[Mark] = field(default_factory=list)
     spelled: list[Mark] = field(default_factory=list)
     undecodable: list[tuple[int, int]] = field(default_factory=list)
-    calls: list[TrueCall] = field(default_factory=list)
+    calls: list[ReadCall] = field(default_factory=list)
     openers: int = 0
     late_opener: Mark | None = None
     closer: Mark | None = None
@@ -169,7 +150,7 @@ def _segment(truth: Truth, framing: Framing) -> None:
         thinking = True
     elif thinking is None:
         # Unknown prompt, no opener first: a closer shows that there was thinking, and so may a cut.
-        thinking = closer is not None or not truth.ends
+        thinking = fmt.thinks and (closer is not None or not truth.ends)
     elif not thinking:
         late = opener is not None and closer is not None and not raw[at : opener.start].strip()
         # A prompt that opened nothing, yet the model closed its thinking: it thought without an opener.
@@ -178,7 +159,7 @@ def _segment(truth: Truth, framing: Framing) -> None:
     if thinking:
         at = _segment_reasoning(truth, framing, marks, closer, at, stop)
         marks = [mark for mark in marks if mark.start >= at]
-    _segment_answer(truth, fmt.tools, marks, at, stop)
+    _segment_answer(truth, framing, marks, at, stop)
     if truth.ends:
         truth.segments.append((SegmentKind.END, stop, len(raw)))
 
@@ -187,8 +168,8 @@ def _segment_reasoning(
     truth: Truth, framing: Framing, marks: list[Mark], closer: Mark | None, at: int, stop: int
 ) -> int:
     fmt = framing.format
-    section = fmt.tools.section_begin if fmt.tools else None
-    inside = next((mark for mark in marks if mark.text == section), None)
+    begins = fmt.tools.begins if fmt.tools else ()
+    inside = next((mark for mark in marks if mark.text in begins), None)
     if closer is not None:
         if inside is not None and inside.start < closer.start:
             truth.call_in_reasoning = inside
@@ -210,64 +191,45 @@ def _segment_reasoning(
     return closer.end
 
 
-def _segment_answer(truth: Truth, tools: ToolSyntax | None, marks: list[Mark], at: int, stop: int) -> None:
+def _segment_answer(truth: Truth, framing: Framing, marks: list[Mark], at: int, stop: int) -> None:
+    tools = framing.format.tools
     if tools is None:
         truth.segments.append((SegmentKind.CONTENT, at, stop))
         return
     structural = [mark for mark in marks if mark.text in tools.markers]
     while True:
-        begin = next((m for m in structural if m.text == tools.section_begin and m.start >= at), None)
-        limit = stop if begin is None else begin.start
+        begin = tools.find(truth.raw, structural, at, stop)
+        limit = stop if begin is None else begin
         truth.stray.extend(m for m in structural if at <= m.start < limit)
-        if limit > at or begin is None:
-            truth.segments.append((SegmentKind.CONTENT, at, limit))
         if begin is None:
+            truth.segments.append((SegmentKind.CONTENT, at, limit))
             return
-        end = next((m for m in structural if m.text == tools.section_end and m.start > begin.start), None)
-        finish = stop if end is None else end.end
-        truth.section_open = end is None
-        inner = [m for m in structural if begin.end <= m.start < finish and m is not end]
-        _read_section(truth, tools, inner, begin.end, stop if end is None else end.start)
-        truth.sections.append((begin.start, finish))
-        truth.segments.append((SegmentKind.TOOL_SECTION, begin.start, finish))
-        at = finish
+        start, until = _policy_space(truth, tools, at, begin) if framing.tools_parsed else (at, begin)
+        if until > start:
+            truth.segments.append((SegmentKind.CONTENT, start, until))
+        section = tools.read(truth.raw, structural, begin, stop)
+        truth.section_open = section.open
+        truth.calls.extend(section.calls)
+        truth.between.extend(section.between)
+        truth.stray.extend(section.stray)
+        truth.sections.append((begin, section.end))
+        truth.segments.append((SegmentKind.TOOL_SECTION, until, section.end))
+        at = section.end
         if at >= stop:
             return
 
 
-def _read_section(truth: Truth, tools: ToolSyntax, marks: list[Mark], at: int, stop: int) -> None:
-    """Read the calls of one section; whatever stands outside a well-formed call is `between` or `stray`."""
+def _policy_space(truth: Truth, tools: ToolSyntax, at: int, begin: int) -> tuple[int, int]:
+    """Return the text's own range between `at` and a section: the family's fixed white space is framing.
 
-    def text(start: int, end: int) -> str:
-        return truth.raw[start:end].decode("utf-8", "replace")
-
-    index = 0
-    while index < len(marks):
-        mark = marks[index]
-        if mark.text != tools.call_begin:
-            truth.stray.append(mark)
-            index += 1
-            continue
-        if mark.start > at:
-            truth.between.append((at, mark.start))
-        following = [m.text for m in marks[index + 1 : index + 3]]
-        if following == [tools.argument_begin, tools.call_end]:
-            argument, end = marks[index + 1], marks[index + 2]
-            truth.calls.append(
-                TrueCall(text(mark.end, argument.start), text(argument.end, end.start), mark.start, True)
-            )
-            at = end.end
-            index += 3
-            continue
-        # A call that breaks off: its header or its arguments run to the next call or the section's end.
-        following_call = next(
-            (n for n in range(index + 1, len(marks)) if marks[n].text == tools.call_begin), len(marks)
-        )
-        at = marks[following_call].start if following_call < len(marks) else stop
-        header_end = marks[index + 1].start if index + 1 < len(marks) else at
-        has_arguments = bool(following) and following[0] == tools.argument_begin
-        arguments = text(marks[index + 1].end, at) if has_arguments else ""
-        truth.calls.append(TrueCall(text(mark.end, header_end), arguments, mark.start, False))
-        index = following_call
-    if at < stop:
-        truth.between.append((at, stop))
+    What follows the thinking's closer belongs to the closer, what leads to the calls to the section.
+    """
+    text, prefix, lead = truth.raw[at:begin], tools.prefix.encode(), tools.lead.encode()
+    last = truth.segments[-1] if truth.segments else None
+    if prefix and last is not None and last[0] is SegmentKind.CLOSER and text.startswith(prefix):
+        truth.segments[-1] = (SegmentKind.CLOSER, last[1], at + len(prefix))
+        at += len(prefix)
+        text = text[len(prefix) :]
+    if lead and text.endswith(lead) and len(text) > len(lead):
+        begin -= len(lead)
+    return at, begin

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from contracts.formats import FORMATS, Format
+from contracts.formats import Format, format_named
 from contracts.losses import LOSSES
 from contracts.records import VERDICT_ORDER, Loss, Mode, SegmentKind, ServerFacts, Transport, Verdict
 from harness.outcomes import FieldTrust, Outcome, Recommendation
@@ -59,11 +59,11 @@ def recommend(
     Args:
         facts: the server, or the servers, that the outcomes come from.
         outcomes: all outcomes; those with a fault are counted and not judged.
-        format_name: a key of `contracts.formats.FORMATS`; None where the model's format is not known.
+        format_name: a name that `contracts.formats.format_named` knows; None where the model's format is not known.
     """
     every = tuple(outcomes)
     known = facts if isinstance(facts, tuple) else (facts,)
-    form = FORMATS.get(format_name) if format_name else None
+    form = format_named(format_name) if format_name else None
     judged = tuple(outcome for outcome in every if outcome.fault is None)
     servers = _served(known, judged)
     called_out = tuple(line for server in servers for line in _called_out(server, form))

@@ -133,20 +133,24 @@ def plain_texts(fmt: Format, codec: Codec, *, min_size: int = 0) -> st.SearchStr
     return st.lists(words, max_size=4).map("".join).filter(fits)
 
 
-def json_objects() -> st.SearchStrategy[str]:
-    """JSON objects as text, compact or spaced, ASCII-escaped or not, keys in any script."""
+def json_values() -> st.SearchStrategy[dict[str, Json]]:
+    """Small JSON objects, keys and texts in any script."""
     scalars = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=8)
     values = st.recursive(
         scalars,
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
         max_leaves=6,
     )
-    objects = st.dictionaries(st.text(max_size=6), values, max_size=3)
+    return st.dictionaries(st.text(max_size=6), values, max_size=3)
+
+
+def json_objects() -> st.SearchStrategy[str]:
+    """JSON objects as text, compact or spaced, ASCII-escaped or not."""
     return st.builds(
         lambda value, ascii_only, tight: json.dumps(
             value, ensure_ascii=ascii_only, separators=(",", ":") if tight else None
         ),
-        objects,
+        json_values(),
         st.booleans(),
         st.booleans(),
     )
@@ -162,18 +166,22 @@ def safe_streams(fmt: Format, codec: Codec, *, tools: bool = True) -> st.SearchS
         thinking = pick(st.sampled_from((ThinkingMode.THINKING, ThinkingMode.INSTANT)))
         calls = _safe_calls(fmt, pick) if tools and fmt.tools else ""
         content = str(pick(texts if calls else texts.filter(bool)))
+        if calls and fmt.tools and fmt.tools.spelling != "any":
+            content = content.strip()  # these families' parsers strip what stands before a call
+        lead = fmt.tools.lead if calls and fmt.tools and content else ""
+        prefix = fmt.tools.prefix if calls and fmt.tools else ""
         parts, finish = [], "stop"
-        if thinking is ThinkingMode.THINKING:
+        if thinking is ThinkingMode.THINKING and fmt.thinks:
             reasoning = str(pick(texts))
             opener = "" if fmt.opener_prefilled else fmt.opener
             if pick(st.booleans()):
-                parts = [opener, reasoning, fmt.closer, content, calls]
+                parts = [opener, reasoning, fmt.closer, prefix, content, lead, calls]
             else:
                 reasoning = reasoning or "r"
                 finish = str(pick(st.sampled_from(("stop", "length"))))
                 parts = [opener, reasoning]
         else:
-            parts = [content, calls]
+            parts = [content, lead, calls]
         text = "".join(parts) + (fmt.end_tokens[0] if finish == "stop" else "")
         declared = TOOLS if tools and fmt.tools else None
         return Stream(tuple(codec.encode(text)), ThinkingMode(str(thinking)), finish, declared)
@@ -193,17 +201,32 @@ def _still_safe(stream: Stream, fmt: Format, codec: Codec) -> bool:
 def _safe_calls(fmt: Format, pick: Callable[[st.SearchStrategy[object]], object]) -> str:
     syntax = fmt.tools
     assert syntax is not None
-    forbidden = (*fmt.markers, *fmt.end_tokens)
-    arguments = json_objects().filter(lambda text: not any(marker in text for marker in forbidden))
     names = st.sampled_from([str(tool["function"]["name"]) for tool in TOOLS])
-    count = int(str(pick(st.integers(0, 3))))
-    if not count:
-        return ""
-    calls = [
-        f"{syntax.call_begin}functions.{pick(names)}:{index}{syntax.argument_begin}{pick(arguments)}{syntax.call_end}"
-        for index in range(count)
-    ]
-    return syntax.section_begin + "".join(calls) + syntax.section_end
+    calls = []
+    for index in range(int(str(pick(st.integers(0, 3))))):
+        name = str(pick(names))
+        arguments = str(pick(safe_arguments(fmt)))
+        calls.append({"name": name, "arguments": arguments, "id": f"functions.{name}:{index}"})
+    return syntax.write(calls) if calls else ""
+
+
+def safe_arguments(fmt: Format) -> st.SearchStrategy[str]:
+    """Arguments that the family's parsers hand out as they were written, see `ToolSyntax.spelling`."""
+    syntax = fmt.tools
+    assert syntax is not None
+    forbidden = (*fmt.markers, *fmt.end_tokens, *fmt.reserved)
+    if syntax.spelling == "strings":
+        words = st.text(st.characters(codec="utf-8", categories=("L", "N")), min_size=1, max_size=12)
+        texts = words.filter(lambda text: not text.isdecimal() and text.lower() not in _TYPED_WORDS)
+        made = st.builds(lambda text: json.dumps({"city": text}, ensure_ascii=False), texts)
+    elif syntax.spelling == "dumped":
+        made = json_values().map(lambda value: json.dumps(value, ensure_ascii=False))
+    else:
+        made = json_objects()
+    return made.filter(lambda text: not any(marker in text for marker in forbidden))
+
+
+_TYPED_WORDS = ("true", "false", "null", "none", "nan", "inf", "infinity", "nil", "undefined")
 
 
 def spell(text: str, codec: Codec) -> list[int]:
@@ -232,32 +255,49 @@ def pieces(fmt: Format, codec: Codec) -> st.SearchStrategy[tuple[int, ...]]:
 def _calls(fmt: Format, codec: Codec) -> st.SearchStrategy[tuple[int, ...]]:
     syntax = fmt.tools
     assert syntax is not None
-    ids = st.sampled_from(
-        (
-            "functions.f:0",
-            "functions.f:7",
-            "f:0",
-            "functions.unknown:0",
-            "3",
-            "",
-            "call_00003",
-            "functions.f 0",
-            "functions.:0",
-            "f",
-            " functions.f:0\n",
-            "functions.a.b-c_d:1",
-            "函数:0",
-            "functions.f:00",
-        )
-    )
+    headers = st.sampled_from(CALL_IDS if syntax.has_ids else CALL_NAMES)
     gaps = st.sampled_from(("", "", "", "\n", " ", "x"))
 
-    def build(call_id: str, arguments: str, gap: str, wrapped: bool) -> tuple[int, ...]:
-        call = f"{syntax.call_begin}{call_id}{syntax.argument_begin}{arguments}{syntax.call_end}"
-        text = f"{syntax.section_begin}{gap}{call}{gap}{syntax.section_end}" if wrapped else gap + call
-        return tuple(codec.encode(text))
+    def build(drawn: list[tuple[str, str]], gap: str, cut: str | None, where: int) -> tuple[int, ...]:
+        calls = [{"id": header, "name": header, "arguments": text} for header, text in drawn]
+        text = syntax.write(calls)
+        if cut is not None and cut in text:
+            text = text.replace(cut, "", 1)
+        seams = [at for marker in syntax.markers for at in _around(text, marker)] or [0]
+        at = seams[where % len(seams)]
+        return tuple(codec.encode(text[:at] + gap + text[at:]))
 
-    return st.builds(build, ids, st.one_of(st.sampled_from(ARGUMENTS), json_objects()), gaps, st.booleans())
+    arguments = st.one_of(st.sampled_from(ARGUMENTS), json_objects(), safe_arguments(fmt))
+    some = st.lists(st.tuples(headers, arguments), min_size=1, max_size=2)
+    cuts = st.one_of(st.none(), st.none(), st.sampled_from(syntax.markers or ("{",)))
+    return st.builds(build, some, gaps, cuts, st.integers(0, 7))
+
+
+def _around(text: str, marker: str) -> list[int]:
+    at = text.find(marker)
+    return [] if at < 0 else [at, at + len(marker)]
+
+
+CALL_IDS = (
+    "functions.f:0",
+    "functions.f:7",
+    "f:0",
+    "functions.unknown:0",
+    "3",
+    "",
+    "call_00003",
+    "functions.f 0",
+    "functions.:0",
+    "f",
+    " functions.f:0\n",
+    "functions.a.b-c_d:1",
+    "函数:0",
+    "functions.f:00",
+)
+"""Call ids of every shape, for families whose model writes them."""
+
+CALL_NAMES = ("f", "get_weather", "a.b-c_d", "unknown", "", " f", "f\n", "函数", "f(x)", '"', "functions.f")
+"""Function names of every shape: declared, unknown, empty, odd."""
 
 
 @lru_cache(maxsize=64)

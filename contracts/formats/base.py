@@ -1,45 +1,20 @@
 """What is pure data about a model family: its markers, end tokens, switch, parser names, framing policy.
 
-Place in the flow: under the judge and the rules. Imports the standard library only.
+Place in the flow: under the judge and the rules. Imports `contracts.calls` only.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-
-@dataclass(frozen=True, slots=True)
-class ToolSyntax:
-    """A tool section written between marker tokens.
-
-    The canonical form is `section_begin (call_begin id argument_begin arguments call_end)+ section_end`,
-    without white space. `id_pattern` has the group `name` where the id carries the function's name.
-    """
-
-    section_begin: str
-    section_end: str
-    call_begin: str
-    argument_begin: str
-    call_end: str
-    id_pattern: re.Pattern[str]
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """Return the section's markers as text."""
-        return (self.section_begin, self.section_end, self.call_begin, self.argument_begin, self.call_end)
-
-    def name_of(self, call_id: str) -> str | None:
-        """Return the function name that a call id carries, or None."""
-        found = self.id_pattern.match(call_id.strip())
-        return found.group("name") if found else None
+from contracts.calls import ToolSyntax
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """How one model family writes its output.
 
-    `opener_prefilled` is the framing policy where the prompt is not known: whether the chat template ends
+    `opener` and `closer` are empty for a family without thinking. `opener_prefilled` is the framing policy where the prompt is not known: whether the chat template ends
     the thinking prompt with the opener. `end_tokens` lists the usual one first. `template_switch` is the
     chat template's argument that turns thinking off. `reserved` lists further texts that the family's parsers
     react to. `safe_grammar` states in words the outputs for which
@@ -64,8 +39,8 @@ class Format:
 
     @property
     def reasoning_parser(self) -> str:
-        """Return the SGLang reasoning parser to boot with."""
-        return self.reasoning_parsers[0]
+        """Return the SGLang reasoning parser to boot with, empty for a family without thinking."""
+        return self.reasoning_parsers[0] if self.reasoning_parsers else ""
 
     @property
     def tool_parser(self) -> str | None:
@@ -74,5 +49,28 @@ class Format:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Return every marker as text, think markers first."""
-        return (self.opener, self.closer, *(self.tools.markers if self.tools else ()))
+        """Return every marker as text, think markers first, none twice."""
+        tools = self.tools.markers if self.tools else ()
+        return tuple(dict.fromkeys(text for text in (self.opener, self.closer, *tools) if text))
+
+    @property
+    def thinks(self) -> bool:
+        """Return whether the family has think markers at all."""
+        return bool(self.opener)
+
+    def with_tools_of(self, other: Format) -> Format:
+        """Return this family's thinking with the calls of another: a server may be booted with any pair.
+
+        What both families end with ends a response; the one's own texts stay reserved in the other's.
+        """
+        return replace(
+            self,
+            name=f"{self.name}+{other.name}",
+            tool_parsers=other.tool_parsers,
+            tools=other.tools,
+            end_tokens=tuple(dict.fromkeys((*self.end_tokens, *other.end_tokens))),
+            reserved=tuple(dict.fromkeys((*self.reserved, *other.reserved))),
+            safe_grammar=f"thinking as {self.name}, calls as {other.name}",
+            origin=f"{self.origin}; {other.origin}",
+            own_tokenizer=self.own_tokenizer and other.own_tokenizer,
+        )

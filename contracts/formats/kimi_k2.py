@@ -1,13 +1,14 @@
 """Kimi K2 Thinking and K2.5: prefilled opener, tool section between marker tokens.
 
-Place in the flow: data. Imports `contracts.formats.base` only.
+Place in the flow: data. Imports `contracts.calls` and `contracts.formats.base` only.
 """
 
 from __future__ import annotations
 
 import re
 
-from contracts.formats.base import Format, ToolSyntax
+from contracts.calls import MarkedCalls
+from contracts.formats.base import Format
 
 FORMAT = Format(
     name="kimi_k2",
@@ -19,7 +20,7 @@ FORMAT = Format(
     end_tokens=("<|im_end|>", "[EOS]"),
     template_switch="thinking",
     opener_prefilled=True,
-    tools=ToolSyntax(
+    tools=MarkedCalls(
         section_begin="<|tool_calls_section_begin|>",
         section_end="<|tool_calls_section_end|>",
         call_begin="<|tool_call_begin|>",

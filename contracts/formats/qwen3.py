@@ -1,24 +1,32 @@
-"""Qwen3: the model writes its opener itself; reasoning only, its tool calls are not mapped yet.
+"""Qwen3: the model writes its opener itself; calls are JSON objects between tags (hermes style).
 
-Place in the flow: data. Imports `contracts.formats.base` only.
+Place in the flow: data. Imports `contracts.calls` and `contracts.formats.base` only.
 """
 
 from __future__ import annotations
 
+from contracts.calls import TaggedCalls
 from contracts.formats.base import Format
 
 FORMAT = Format(
     name="qwen3",
     models=("Qwen/Qwen3-8B", "Qwen/Qwen3-235B-A22B", "Qwen/Qwen3-30B-A3B-Thinking-2507"),
     reasoning_parsers=("qwen3", "qwen3-thinking"),
-    tool_parsers=(),
+    tool_parsers=("qwen25", "qwen", "hermes"),
     opener="<think>",
     closer="</think>",
     end_tokens=("<|im_end|>", "<|endoftext|>"),
     template_switch="enable_thinking",
     opener_prefilled=False,
-    tools=None,
-    reserved=("<tool_call>", "</tool_call>"),
+    tools=TaggedCalls(
+        call_begin="<tool_call>\n",
+        call_end="\n</tool_call>",
+        body='{{"name": "{name}", "arguments": {arguments}}}',
+        separator="\n",
+        prefix="\n\n",
+        lead="\n",
+    ),
+    reserved=(),
     safe_grammar=(
         "thinking: opener (unless the template prefills it), reasoning, closer, content, end token; or "
         "opener and reasoning alone, cut by length or ended by the end token. instant: content, end token. "
