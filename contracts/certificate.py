@@ -187,8 +187,8 @@ def read_certificate(path: Path | str) -> Certificate:
         shards.append(CertifiedShard(entry["name"], entry["rows"], whole_file))
     if len(shards) != len(digests) or len(whole["subject"]) != len(digests):
         raise _altered(file, "subjects and shards are not the same")
-    if told := _miscounted(whole["predicate"]):
-        raise _altered(file, told)
+    if miscount := _miscounted(whole["predicate"]):
+        raise _altered(file, miscount)
     return Certificate(file, tuple(shards), whole)
 
 

@@ -4,6 +4,7 @@ Place in the flow: first. Imports `contracts.records` and the standard library; 
 its own, so this package needs neither torch nor sglang.
 """
 
+from harness.server.aio import attach_async, together
 from harness.server.attach import AttachedServer, attach, server_facts
 from harness.server.deployments import Deployment, load_deployment, load_deployments
 from harness.server.failures import (
@@ -35,8 +36,10 @@ __all__ = [
     "ServerError",
     "Unreachable",
     "attach",
+    "attach_async",
     "gpu_count",
     "load_deployment",
     "load_deployments",
     "server_facts",
+    "together",
 ]

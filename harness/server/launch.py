@@ -21,6 +21,7 @@ from typing import IO, Literal, Self
 
 from contracts.records import ServerFacts
 from harness.server import guard
+from harness.server.aio import AsyncServer
 from harness.server.attach import AttachedServer, attach, server_facts
 from harness.server.cpu import cpu_environment, cpu_flags
 from harness.server.failures import ServerDied, describe_exit
@@ -33,7 +34,7 @@ from harness.server.waiting import Boot, Waiting, log_error, read_log
 Device = Literal["auto", "cpu", "gpu"]
 
 
-class SGLangServer:
+class SGLangServer(AsyncServer):
     """One SGLang server, from boot to the end of its last process.
 
     `with SGLangServer(path, flags=["--reasoning-parser", "kimi_k2"]) as server:` boots, waits until the
