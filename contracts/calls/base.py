@@ -100,7 +100,7 @@ class ToolSyntax(ABC):
 
     @abstractmethod
     def read(self, raw: bytes, marks: Sequence[Mark], start: int, stop: int) -> Section:
-        """Read the section that begins at byte `start`; `marks` are all its markers, `stop` the text's end."""
+        """Read the section at byte `start`; `marks` are all its markers, `stop` the text's end."""
 
     @abstractmethod
     def write(self, calls: Sequence[Handed]) -> str:

@@ -127,7 +127,7 @@ class TaggedCalls(ToolSyntax):
             tail = self.body.partition("{arguments}")[2]
             text = arguments.rstrip().removesuffix(tail.strip())
             return name.strip(), text.strip(), bool(found)
-        members = {key: text for key, text in json_members(body.strip())}
+        members = dict(json_members(body.strip()))
         try:
             name = json.loads(members.get(self.name_key, '""'))
         except ValueError:
