@@ -1,7 +1,7 @@
 """What the token ids themselves say: where reasoning, content and calls begin and end.
 
-Place in the flow: the checker's side of the judge. Imports calls, formats, framing, records
-and tokens of `contracts`. Markers are read by id where the vocabulary has them as tokens; text that merely spells a
+Place in the flow: the checker's side of the judge. Imports calls, formats, framing, records and tokens of
+`contracts`. Markers are read by id where the vocabulary has them as tokens; text that merely spells a
 marker is listed apart (`spelled`), since a parser takes it for one and the model did not write one.
 """
 

@@ -59,7 +59,7 @@ def recommend(
     Args:
         facts: the server, or the servers, that the outcomes come from.
         outcomes: all outcomes; those with a fault are counted and not judged.
-        format_name: a name that `contracts.formats.format_named` knows; None where the model's format is not known.
+        format_name: as `contracts.formats.format_named` takes it; None where the format is not known.
     """
     every = tuple(outcomes)
     known = facts if isinstance(facts, tuple) else (facts,)

@@ -14,12 +14,12 @@ from contracts.calls import ToolSyntax
 class Format:
     """How one model family writes its output.
 
-    `opener` and `closer` are empty for a family without thinking. `opener_prefilled` is the framing policy where the prompt is not known: whether the chat template ends
-    the thinking prompt with the opener. `end_tokens` lists the usual one first. `template_switch` is the
-    chat template's argument that turns thinking off. `reserved` lists further texts that the family's parsers
-    react to. `safe_grammar` states in words the outputs for which
-    the verdict is `exact`; the property tests draw from it. `origin` says where the canonical output
-    comes from; `own_tokenizer` whether the family was run with its own tokenizer.
+    `opener` and `closer` are empty for a family without thinking. `opener_prefilled` is the framing policy
+    where the prompt is not known: whether the chat template ends the thinking prompt with the opener.
+    `end_tokens` lists the usual one first. `template_switch` is the chat template's argument that turns
+    thinking off. `reserved` lists further texts that the family's parsers react to. `safe_grammar` states in
+    words the outputs for which the verdict is `exact`; the property tests draw from it. `origin` says where
+    the canonical output comes from; `own_tokenizer` whether the family was run with its own tokenizer.
     """
 
     name: str
