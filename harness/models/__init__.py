@@ -4,8 +4,9 @@ Place in the flow: before the server. Imports `harness.paths` and, inside functi
 """
 
 from harness.models.demo import demo_model
+from harness.models.family import codec_for
 from harness.models.store import Progress
 from harness.models.tiny import tiny_model
 from harness.models.tokenizer import tokenizer_only
 
-__all__ = ["Progress", "demo_model", "tiny_model", "tokenizer_only"]
+__all__ = ["Progress", "codec_for", "demo_model", "tiny_model", "tokenizer_only"]
