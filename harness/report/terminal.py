@@ -85,12 +85,13 @@ def print_report(report: Report, stream: IO[str]) -> None:
     _print_recommendation(out, report.recommendation)
 
 
-def _table() -> Table:
+def plain_table() -> Table:
+    """Return an empty table in the reports' style."""
     return Table(box=_RULED, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
 
 
 def _outcome_table(outcomes: Sequence[Outcome]) -> Table:
-    table = _table()
+    table = plain_table()
     table.add_column("prompt", overflow="fold", max_width=20)
     table.add_column("mode", overflow="fold", max_width=9)
     table.add_column("verdict", no_wrap=True)
@@ -129,7 +130,7 @@ def _print_shards(out: Console, report: DemoReport) -> None:
 
 def shard_table(shards: Sequence[ShardLine]) -> Table:
     """Return the table of shards: rows, certified, quarantined, the contract and the rules that fired."""
-    table = _table()
+    table = plain_table()
     table.add_column("shard", overflow="fold", min_width=33)
     for name in ("rows", "certified", "quarantined"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -154,7 +155,7 @@ def _print_recommendation(out: Console, advice: Recommendation) -> None:
     out.print(_labelled("boot with", flags))
     out.print(_labelled("record with", RECORD_WITH.get(advice.record_with, advice.record_with)))
     if advice.fields:
-        table = _table()
+        table = plain_table()
         table.add_column("field", overflow="fold", max_width=32)
         table.add_column("trust", no_wrap=True)
         table.add_column("why", overflow="fold")
@@ -192,7 +193,7 @@ def print_findings(result: Any, stream: IO[str]) -> None:
     order = {severity: place for place, severity in enumerate(Severity)}
     shown = sorted(findings, key=lambda item: (order[item.severity], item.rule, item.shard, item.row or 0))
     if shown:
-        table = _table()
+        table = plain_table()
         table.add_column("severity", no_wrap=True)
         table.add_column("rule", overflow="fold", max_width=20)
         table.add_column("where", overflow="fold", max_width=18)
