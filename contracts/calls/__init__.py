@@ -4,8 +4,8 @@ Place in the flow: grammar under the formats. Imports its own modules only. A ne
 a family that uses a kind names it, with its markers, in its own file under `contracts/formats`.
 """
 
-from contracts.calls.base import Mark, ReadCall, Section, ToolSyntax
+from contracts.calls.base import Handed, Mark, ReadCall, Section, ToolSyntax
 from contracts.calls.marked import MarkedCalls
 from contracts.calls.tagged import TaggedCalls
 
-__all__ = ["Mark", "MarkedCalls", "ReadCall", "Section", "TaggedCalls", "ToolSyntax"]
+__all__ = ["Handed", "Mark", "MarkedCalls", "ReadCall", "Section", "TaggedCalls", "ToolSyntax"]
