@@ -86,3 +86,53 @@ class DemoReport:
     certificate: str | None
     run_folder: str
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixLoss:
+    """One loss of a pair of parsers: in how many of the disturbed streams, and the smallest one that shows it.
+
+    `streamed` tells that it was seen in the streamed answer only. `text` is the example's text, `ids` its
+    tokens in the family's test vocabulary (its markers over a small real one).
+    """
+
+    name: str
+    verdict: Verdict
+    count: int
+    streamed: bool
+    thinking_mode: str
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRow:
+    """What one pair of parsers loses: `exact` of `safe` streams inside the family's safe grammar, and losses.
+
+    `exact_streamed` counts the safe streams that came out exact when streamed as well; `stream_equal` the
+    disturbed ones whose streamed fields equal the unstreamed ones. `broken` is the smallest safe stream that
+    was not exact: a fault of the family's safe grammar, or a change in SGLang.
+    """
+
+    family: str
+    reasoning_parser: str | None
+    tool_parser: str | None
+    safe: int
+    exact: int
+    exact_streamed: int
+    disturbed: int
+    stream_equal: int
+    losses: tuple[MatrixLoss, ...]
+    broken: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixReport:
+    """Every mapped pair of the installed SGLang, and the parser names that no family is mapped to."""
+
+    engine_version: str
+    examples: int
+    rows: tuple[MatrixRow, ...]
+    unmapped_reasoning: tuple[str, ...]
+    unmapped_tools: tuple[str, ...]
+    seconds: float = 0.0
