@@ -148,6 +148,7 @@ def parse_whole(
                 setup.reasoning_parser,
                 stream_reasoning=False,
                 force_reasoning=setup.forced,
+                request=_request(setup),
                 tool_call_parser_active=bool(tools),
             )
             reasoning, text = parser.parse_non_stream(text)
@@ -173,6 +174,15 @@ def parse_whole(
                 return Parsed(Fields(), finish_reason, matched_stop, f"response not UTF-8: {error.reason}")
     fields = Fields(reasoning or None, text or "", _wire(calls))
     return Parsed(fields, finish_reason, matched_stop)
+
+
+def _request(setup: ParserSetup) -> SimpleNamespace:
+    """Return what the reasoning parser reads of the request: Granite's looks at the template switch itself.
+
+    Source: SGLang 0.5.23, `parser/reasoning_parser.py`, `ReasoningParser.__init__`.
+    """
+    switch = {"enable_thinking": False} if setup.reasoning_parser == "granite_thinking_parser" else {}
+    return SimpleNamespace(chat_template_kwargs={} if setup.forced else switch)
 
 
 def _tool_list(setup: ParserSetup) -> list[Any]:
@@ -233,7 +243,7 @@ def parse_stream(
     reasoning_parser = None
     if setup.reasoning_parser:
         reasoning_parser = sg.ReasoningParser(
-            setup.reasoning_parser, True, setup.forced, tool_call_parser_active=bool(tools)
+            setup.reasoning_parser, True, setup.forced, _request(setup), tool_call_parser_active=bool(tools)
         )
     tool_parser = sg.FunctionCallParser(tools, setup.tool_parser) if tools else None
     reasoning: list[str] = []
@@ -262,12 +272,14 @@ def parse_stream(
             content.append(normal or "")
             for item in items:
                 _merge(calls, item, setup)
+        if tool_parser is not None:
+            _unstreamed(calls, tool_parser)
+        # Each event is serialised as UTF-8.
+        json.dumps([*calls.values()], ensure_ascii=False).encode()
     except Exception as error:  # the server breaks the stream off with an error event
         return Parsed(Fields(), finish_reason, matched_stop, f"stream: {error!r}")
-    if tool_parser is not None:
-        _unstreamed(calls, tool_parser)
-        if calls and finish_reason == "stop" and not sg.incomplete(tool_parser):
-            finish_reason = "tool_calls"
+    if tool_parser is not None and calls and finish_reason == "stop" and not sg.incomplete(tool_parser):
+        finish_reason = "tool_calls"
     ordered = [calls[key] for key in sorted(calls)] if calls else None
     fields = Fields("".join(reasoning) or None, "".join(content), _wire(ordered))
     return Parsed(fields, finish_reason, matched_stop)
