@@ -128,24 +128,14 @@ def _content(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> I
 def _calls(rebuilt: Rebuilt, truth: Truth, syntax: ToolSyntax, place: _Place) -> Iterator[Loss]:
     kind = SegmentKind.TOOL_SECTION
     got, wrote = list(rebuilt.calls), list(truth.calls)
-    matched: list[tuple[dict[str, Any], ReadCall]] = []
-    pending = 0
-    for call in wrote:
-        # Greedy in order: a dropped call leaves its successor to match the next one handed out.
-        if pending < len(got) and (
-            syntax.same_spelling(got[pending]["arguments"], call.arguments)
-            or len(got) - pending >= len(wrote) - wrote.index(call)
-            or syntax.same_meaning(got[pending]["arguments"], call.arguments)
-        ):
-            matched.append((got[pending], call))
-            pending += 1
-        elif call.complete:
+    matched, missing, invented = _align(got, wrote, syntax)
+    for call in missing:
+        if call.complete:
             yield place("call-dropped", kind, call.start, call.header.strip()[:80])
         else:
             yield place("call-malformed", kind, call.start, "a call that breaks off is gone")
-    if pending < len(got) and truth.call_in_reasoning is None:
-        start = truth.first(kind)
-        yield place("call-invented", kind, start, str(got[pending]["name"])[:80])
+    if invented and truth.call_in_reasoning is None:
+        yield place("call-invented", kind, truth.first(kind), str(invented[0]["name"])[:80])
     for given, call in matched:
         yield from _one_call(given, call, syntax, place)
     for start, end in truth.between:
@@ -158,6 +148,54 @@ def _calls(rebuilt: Rebuilt, truth: Truth, syntax: ToolSyntax, place: _Place) ->
         yield place("call-malformed", kind, truth.sections[-1][0], "the section was never closed")
     if len(truth.sections) > 1:
         yield place("call-malformed", kind, truth.sections[1][0], "more than one section")
+
+
+_ALONE = 6
+"""What it costs a call to have no partner; a pair costs at most as much as two without."""
+
+
+_TABLE = 10_000
+"""Calls handed out times calls written, above which calls are paired in order."""
+
+
+def _align(
+    got: list[dict[str, Any]], wrote: list[ReadCall], syntax: ToolSyntax
+) -> tuple[list[tuple[dict[str, Any], ReadCall]], list[ReadCall], list[dict[str, Any]]]:
+    """Pair the calls handed out with those that the model wrote, in order, the likest ones together."""
+    rows, columns = len(got), len(wrote)
+    alike = [_unlike(given, call, syntax) for given, call in zip(got, wrote, strict=False)]
+    if (rows == columns and not any(alike)) or rows * columns > _TABLE:
+        shared = len(alike)
+        return list(zip(got, wrote, strict=False)), wrote[shared:], got[shared:]
+    cost = [[_ALONE * (rows - i + columns - j) for j in range(columns + 1)] for i in range(rows + 1)]
+    for i in range(rows - 1, -1, -1):
+        for j in range(columns - 1, -1, -1):
+            pair = cost[i + 1][j + 1] + _unlike(got[i], wrote[j], syntax)
+            cost[i][j] = min(pair, _ALONE + cost[i + 1][j], _ALONE + cost[i][j + 1])
+    matched: list[tuple[dict[str, Any], ReadCall]] = []
+    missing: list[ReadCall] = []
+    invented: list[dict[str, Any]] = []
+    i = j = 0
+    while i < rows and j < columns:
+        if cost[i][j] == cost[i + 1][j + 1] + _unlike(got[i], wrote[j], syntax):
+            matched.append((got[i], wrote[j]))
+            i, j = i + 1, j + 1
+        elif cost[i][j] == _ALONE + cost[i][j + 1]:
+            missing.append(wrote[j])
+            j += 1
+        else:
+            invented.append(got[i])
+            i += 1
+    return matched, [*missing, *wrote[j:]], [*invented, *got[i:]]
+
+
+def _unlike(given: dict[str, Any], call: ReadCall, syntax: ToolSyntax) -> int:
+    """Tell how unlike two calls are: nothing where name and arguments are the same."""
+    named = syntax.name_of(call.header)
+    name = 0 if named == given["name"] else 4 if named is None else 5
+    if syntax.same_spelling(given["arguments"], call.arguments):
+        return name
+    return name + (1 if syntax.same_meaning(given["arguments"], call.arguments) else 3)
 
 
 def _one_call(given: dict[str, Any], call: ReadCall, syntax: ToolSyntax, place: _Place) -> Iterator[Loss]:

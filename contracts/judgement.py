@@ -238,6 +238,8 @@ def _name_bytes(
     explained = any(worst([loss]) is not Verdict.TEXT_EXACT for loss in known)
     if not explained and not any(loss.name == _NAMED_BY_SEGMENT[place.segment] for loss in known):
         name = _NAMED_BY_SEGMENT[place.segment]
+        if truth.calls and "".join(text.split()) == "".join(derived.split()):
+            name = "call-whitespace"  # the family writes other white space before its calls
         out.append(Loss(name, place.segment, place.token_index, place.byte_offset))
     return out
 
