@@ -240,7 +240,8 @@ def _name_bytes(
         name = _NAMED_BY_SEGMENT[place.segment]
         if truth.calls and "".join(text.split()) == "".join(derived.split()):
             name = "call-whitespace"  # the family writes other white space before its calls
-        out.append(Loss(name, place.segment, place.token_index, place.byte_offset))
+        last = max(0, len(truth.offsets) - 2)  # what is rebuilt may go on past the last token
+        out.append(Loss(name, place.segment, min(place.token_index, last), place.byte_offset))
     return out
 
 
