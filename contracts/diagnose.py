@@ -107,6 +107,10 @@ def _content(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> I
         wrote = truth.text_of(kind)
         if wrote != got and wrote.strip() == got.strip():
             yield place("content-stripped", kind, truth.first(kind))
+        elif wrote.strip() and not (
+            got or fields.tool_calls or wrote.strip() in (fields.reasoning_content or "")
+        ):
+            yield place("content-altered", kind, truth.first(kind), "the content is gone")
         return
     before = b"".join(truth.raw[a:b] for a, b in parts if a < first_section).decode("utf-8", "replace")
     after = b"".join(truth.raw[a:b] for a, b in parts if a >= first_section).decode("utf-8", "replace")

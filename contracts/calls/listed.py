@@ -18,9 +18,9 @@ from contracts.calls.tagged import TaggedCalls, json_call
 class ListedCalls(ToolSyntax):
     """`section_begin list_begin item (separator item)* list_end section_end`.
 
-    `item` is a template with `{name}`, `{arguments}` and `{index}` (braces doubled): a JSON object with the name
-    under `name_key` and the arguments under one of `arguments_keys`, or, `name_key` empty, an object whose one
-    key is the name.
+    `item` is a template with `{name}`, `{arguments}` and `{index}` (braces doubled): a JSON object with the
+    name under `name_key` and the arguments under one of `arguments_keys`, or, `name_key` empty, an object
+    whose one key is the name.
     """
 
     section_begin: str
@@ -34,6 +34,7 @@ class ListedCalls(ToolSyntax):
     prefix: str = ""
     lead: str = ""
     keeps_text: bool = False
+    alone: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -118,7 +119,7 @@ def _parts(item: str, syntax: ListedCalls) -> tuple[str, str, bool]:
 
 @dataclass(frozen=True)
 class TaggedOrListed(TaggedCalls):
-    """Calls each after a tag of its own; a JSON list after one tag is read too, and is not the own spelling."""
+    """Calls each after a tag of its own; a JSON list after one tag is read too, as another spelling."""
 
     def read(self, raw: bytes, marks: Sequence[Mark], start: int, stop: int) -> Section:
         """Read a list where a bracket follows the tag, single calls otherwise."""

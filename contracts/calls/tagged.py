@@ -17,10 +17,10 @@ from contracts.calls.jsontext import json_members, json_prefix, value_end
 class TaggedCalls(ToolSyntax):
     """`section_begin call (separator call)* section_end`, each call `call_begin body call_end`.
 
-    `body` is a template with `{name}` and `{arguments}` (braces doubled, as `str.format` has them): a JSON object
-    with the name under `name_key` and the arguments under one of `arguments_keys`, or the name, a text, and the
-    arguments alone. `section_begin` and `section_end` may be empty. `call_end` empty: the call ends where its
-    JSON does. `inner` lists markers that stand inside a call.
+    `body` is a template with `{name}` and `{arguments}` (braces doubled, as `str.format` has them): a JSON
+    object with the name under `name_key` and the arguments under one of `arguments_keys`, or the name, a
+    text, and the arguments alone. `section_begin` and `section_end` may be empty. `call_end` empty: the call
+    ends where its JSON does. `inner` lists markers that stand inside a call.
     """
 
     call_begin: str
@@ -51,9 +51,7 @@ class TaggedCalls(ToolSyntax):
     def write(self, calls: Sequence[Handed]) -> str:
         """Return the calls in the family's own spelling."""
         inner = self.separator.join(
-            self.call_begin
-            + self.body.format(name=call["name"], arguments=call["arguments"])
-            + self.call_end
+            self.call_begin + self.body.format(name=call["name"], arguments=call["arguments"]) + self.call_end
             for call in calls
         )
         return self.section_begin + inner + self.section_end
@@ -105,7 +103,8 @@ class TaggedCalls(ToolSyntax):
             )
         else:
             # A tag inside the JSON's texts is no tag: these parsers count brackets.
-            size = json_prefix(raw[begin.end : stop], self._middle if self._plain else "", following - begin.end)
+            middle = self._middle if self._plain else ""
+            size = json_prefix(raw[begin.end : stop], middle, following - begin.end)
             complete = size is not None
             limit = end = following if size is None else begin.end + size
         body = text_of(raw, begin.end, limit)

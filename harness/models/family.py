@@ -16,8 +16,8 @@ from harness.models.tokenizer import tiny_tokenizer
 def codec_for(fmt: Format, *, marker_tokens: bool = True) -> Codec:
     """The tiny vocabulary as a family's own: its end tokens and its markers are tokens of it.
 
-    With `marker_tokens=False` only the end tokens are: markers that the tiny vocabulary lacks come in ordinary
-    tokens, as with a tokenizer that was never taught them.
+    With `marker_tokens=False` only the end tokens are: markers that the tiny vocabulary lacks come in
+    ordinary tokens, as with a tokenizer that was never taught them.
     """
     from tokenizers import AddedToken
 
