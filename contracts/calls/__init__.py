@@ -4,8 +4,25 @@ Place in the flow: grammar under the formats. Imports its own modules only. A ne
 a family that uses a kind names it, with its markers, in its own file under `contracts/formats`.
 """
 
+from contracts.calls.bare import BareCalls
 from contracts.calls.base import Handed, Mark, ReadCall, Section, ToolSyntax
+from contracts.calls.harmony import HarmonyCalls
+from contracts.calls.listed import ListedCalls, TaggedOrListed
 from contracts.calls.marked import MarkedCalls
+from contracts.calls.parameters import ParameterCalls
 from contracts.calls.tagged import TaggedCalls
 
-__all__ = ["Handed", "Mark", "MarkedCalls", "ReadCall", "Section", "TaggedCalls", "ToolSyntax"]
+__all__ = [
+    "BareCalls",
+    "Handed",
+    "HarmonyCalls",
+    "ListedCalls",
+    "Mark",
+    "MarkedCalls",
+    "ParameterCalls",
+    "ReadCall",
+    "Section",
+    "TaggedCalls",
+    "TaggedOrListed",
+    "ToolSyntax",
+]

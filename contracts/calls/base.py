@@ -24,6 +24,14 @@ Spelling = Literal["any", "dumped", "strings"]
 """Which arguments a parser hands out unchanged: any JSON text; only the text that `json.dumps(value,
 ensure_ascii=False)` makes; only parameters whose values are plain texts (typed syntaxes)."""
 
+Kind = Literal["string", "integer", "number", "boolean", "array", "object"]
+"""A declared type of a parameter whose values a typed syntax hands out unchanged."""
+
+Texts = Literal["any", "trimmed", "prose", "words"]
+"""Which texts a typed syntax hands out unchanged: any that hold no marker; those without white space around
+them; those without quotes and backslashes that are no JSON; letters and digits alone. A JSON word (`null`) is
+in none of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -82,11 +90,35 @@ class ToolSyntax(ABC):
     lead: str = ""
     """What the model writes between a text and the calls after it, where the parsers strip it."""
 
+    lead_alone: bool = False
+    """Whether `lead` stands before calls that no text precedes as well."""
+
+    prefix_prefilled: bool = False
+    """Whether `prefix` is written also where the prompt closed the thinking already."""
+
+    keeps_text: bool = False
+    """Whether the parsers hand out the text before a call as it is, white space included."""
+
     spelling: Spelling = "dumped"
     """Which arguments survive the family's parsers."""
 
+    kinds: tuple[Kind, ...] = ("string",)
+    """Where `spelling` is `strings`: the declared types whose values survive."""
+
+    texts: Texts = "words"
+    """Where `spelling` is `strings`: the texts that survive."""
+
+    spoils: tuple[str, ...] = ()
+    """Where `spelling` is `strings`: further texts that no surviving value holds."""
+
     has_ids: bool = False
     """Whether the model writes the calls' ids itself."""
+
+    alone: bool = False
+    """Whether calls come in place of a content, never after one."""
+
+    parallel: bool = True
+    """Whether one response may hold several calls."""
 
     @property
     @abstractmethod
@@ -114,6 +146,14 @@ class ToolSyntax(ABC):
     def name_of(self, header: str) -> str | None:
         """Return the function name that a header carries, None where it is none."""
         return header.strip() or None
+
+    def leaves(self, content: str) -> bool:
+        """Whether the parsers leave a content alone that holds no marker."""
+        return True
+
+    def takes(self, name: str) -> bool:
+        """Whether the syntax can carry a declared function's name, as its parsers read it."""
+        return bool(name)
 
     def same_spelling(self, given: str, written: str) -> bool:
         """Whether arguments as handed out are, written back, the arguments as the model wrote them."""
