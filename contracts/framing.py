@@ -73,6 +73,8 @@ def end_text_for(
             return codec.decode_bytes([matched_stop]).decode("utf-8", "replace"), False
         except UndecodableToken:
             return "", False
+    if finish_reason == "tool_calls" and fmt.call_end:
+        return fmt.call_end, False
     return fmt.end_tokens[0], False
 
 
@@ -91,11 +93,12 @@ def framing_for(
 ) -> Framing:
     """Build the framing of one response from its request.
 
-    `thinking_mode` is what the request asked for (None: the format's default, thinking); the prompt's tail,
+    `thinking_mode` is what the request asked for (None: the format's default); the prompt's tail,
     where known, says what the prompt really did.
     """
     tail = prompt_tail(fmt, prompt_ids, codec)
-    asked_instant = thinking_mode is ThinkingMode.INSTANT
+    asked = thinking_mode or fmt.default_mode
+    asked_instant = asked is ThinkingMode.INSTANT
     starts: bool | None
     if tail is not None:
         starts = tail is ThinkingMode.THINKING
@@ -113,7 +116,7 @@ def framing_for(
         mode=mode,
         starts_thinking=starts,
         opener_generated=generated,
-        forced=not asked_instant,
+        forced=fmt.forced(asked),
         reasoning_parsed=reasoning_parsed and mode is not Mode.RAW,
         tools_parsed=(mode is Mode.TOOLS if tools_parsed is None else tools_parsed) and fmt.tools is not None,
         end_text=end,
@@ -142,7 +145,6 @@ def request_framing(
     What the request asked of the thinking is its template switch, the one thing that the server's reasoning
     parser goes by. `tools` says whether the request declared any.
     """
-    instant = template_kwargs.get(fmt.template_switch) is False
     return framing_for(
         fmt,
         codec=codec,
@@ -150,7 +152,7 @@ def request_framing(
         prompt_ids=prompt_ids,
         finish_reason=finish_reason,
         matched_stop=matched_stop,
-        thinking_mode=ThinkingMode.INSTANT if instant else ThinkingMode.THINKING,
+        thinking_mode=fmt.asked(template_kwargs),
         reasoning_parsed=reasoning_parser is not None,
         tools_parsed=mode is Mode.TOOLS and tool_parser is not None and tools,
         constrained=constrained,

@@ -1,7 +1,7 @@
 """The reconstruction: response fields and framing become the response's text again.
 
-Place in the flow: after capture, before the judge. Imports framing and records of `contracts`. Nothing
-here can see a response's token ids: that is what makes the claim `rebuilt` worth something.
+Place in the flow: after capture, before the judge. Imports framing, layouts and records of `contracts`.
+Nothing here can see a response's token ids: that is what makes the claim `rebuilt` worth something.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import json
 from dataclasses import dataclass
 
 from contracts.framing import Framing
+from contracts.layouts import Parts, Piece
 from contracts.records import Fields, Json, SegmentKind
-
-Piece = tuple[SegmentKind, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +68,13 @@ def rebuild(fields: Fields, framing: Framing) -> Rebuilt:
         reasoning = fields.reasoning_content or ""
         # Content or calls can only follow reasoning that was closed: the framing policy of every format here.
         closed = bool(content or calls) and bool(framing.forced or reasoning)
-    pieces: list[Piece] = []
-    if framing.opener_generated and (reasoning or closed):
-        pieces.append((SegmentKind.OPENER, fmt.opener))
-    pieces.append((SegmentKind.REASONING, reasoning))
-    syntax = fmt.tools if calls else None
-    if closed:
-        pieces.append((SegmentKind.CLOSER, fmt.closer + (syntax.prefix if syntax else "")))
-    pieces.append((SegmentKind.CONTENT, content))
-    if syntax is not None:
-        lead = syntax.lead if content else ""
-        pieces.append((SegmentKind.TOOL_SECTION, lead + syntax.write(calls)))
+    parts = Parts(
+        reasoning=reasoning,
+        content=content,
+        calls=calls if fmt.tools is not None else (),
+        closed=closed,
+        opened=framing.opener_generated,
+    )
+    pieces = fmt.layout.pieces(fmt, parts)
     pieces.extend(end)
     return Rebuilt(tuple(piece for piece in pieces if piece[1]), calls, fault)

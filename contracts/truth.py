@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from contracts.calls import Mark, ReadCall, ToolSyntax
+from contracts.calls import Mark, ReadCall
 from contracts.formats import Format
 from contracts.framing import Framing
 from contracts.records import SegmentKind
@@ -82,7 +82,7 @@ def read_truth(ids: Sequence[int], codec: Codec, framing: Framing) -> Truth:
     """Read a response's ids (end token included) into the parts that the model wrote."""
     truth = _lay_out(ids, codec)
     _find_marks(truth, ids, codec, framing.format)
-    _segment(truth, framing)
+    framing.format.layout.segment(truth, framing)
     return truth
 
 
@@ -130,106 +130,3 @@ def _find_marks(truth: Truth, ids: Sequence[int], codec: Codec, fmt: Format) -> 
             (truth.marks if marker_text in by_text else truth.spelled).append(mark)
     truth.marks.sort(key=lambda mark: mark.start)
     truth.spelled.sort(key=lambda mark: mark.start)
-
-
-def _segment(truth: Truth, framing: Framing) -> None:
-    fmt, raw = framing.format, truth.raw
-    stop = truth.ends[0].start if truth.ends else len(raw)
-    marks = [mark for mark in truth.marks if mark.end <= stop]
-    at = 0
-    while marks and marks[0].text == fmt.opener and marks[0].start == at:
-        mark = marks.pop(0)
-        truth.openers += 1
-        truth.segments.append((SegmentKind.OPENER, mark.start, mark.end))
-        at = mark.end
-    closer = next((mark for mark in marks if mark.text == fmt.closer), None)
-    thinking = framing.starts_thinking
-    opener = next((mark for mark in marks if mark.text == fmt.opener), None)
-    closes_first = closer is not None and (opener is None or closer.start < opener.start)
-    if truth.openers:
-        thinking = True
-    elif thinking is None:
-        # Unknown prompt, no opener first: a closer shows that there was thinking, and so may a cut.
-        thinking = fmt.thinks and (closer is not None or not truth.ends)
-    elif not thinking:
-        late = opener is not None and closer is not None and not raw[at : opener.start].strip()
-        # A prompt that opened nothing, yet the model closed its thinking: it thought without an opener.
-        thinking = late or (closes_first and framing.opener_generated and framing.forced)
-    truth.thinking = bool(thinking)
-    if thinking:
-        at = _segment_reasoning(truth, framing, marks, closer, at, stop)
-        marks = [mark for mark in marks if mark.start >= at]
-    _segment_answer(truth, framing, marks, at, stop)
-    if truth.ends:
-        truth.segments.append((SegmentKind.END, stop, len(raw)))
-
-
-def _segment_reasoning(
-    truth: Truth, framing: Framing, marks: list[Mark], closer: Mark | None, at: int, stop: int
-) -> int:
-    fmt = framing.format
-    begins = fmt.tools.begins if fmt.tools else ()
-    inside = next((mark for mark in marks if mark.text in begins), None)
-    if closer is not None:
-        if inside is not None and inside.start < closer.start:
-            truth.call_in_reasoning = inside
-        end = closer.start
-    elif inside is not None:
-        truth.call_in_reasoning = inside
-        end = inside.start
-    else:
-        end = stop
-    for mark in marks:
-        if mark.text == fmt.opener and mark.start < end and not truth.raw[at : mark.start].strip():
-            truth.late_opener = mark
-            break
-    truth.segments.append((SegmentKind.REASONING, at, end))
-    if closer is None:
-        return end
-    truth.closer = closer
-    truth.segments.append((SegmentKind.CLOSER, closer.start, closer.end))
-    return closer.end
-
-
-def _segment_answer(truth: Truth, framing: Framing, marks: list[Mark], at: int, stop: int) -> None:
-    tools = framing.format.tools
-    if tools is None:
-        truth.segments.append((SegmentKind.CONTENT, at, stop))
-        return
-    structural = [mark for mark in marks if mark.text in tools.markers]
-    while True:
-        begin = tools.find(truth.raw, structural, at, stop)
-        limit = stop if begin is None else begin
-        truth.stray.extend(m for m in structural if at <= m.start < limit)
-        if begin is None:
-            truth.segments.append((SegmentKind.CONTENT, at, limit))
-            return
-        start, until = _policy_space(truth, tools, at, begin) if framing.tools_parsed else (at, begin)
-        if until > start:
-            truth.segments.append((SegmentKind.CONTENT, start, until))
-        section = tools.read(truth.raw, structural, begin, stop)
-        truth.section_open = section.open
-        truth.calls.extend(section.calls)
-        truth.between.extend(section.between)
-        truth.stray.extend(section.stray)
-        truth.sections.append((begin, section.end))
-        truth.segments.append((SegmentKind.TOOL_SECTION, until, section.end))
-        at = section.end
-        if at >= stop:
-            return
-
-
-def _policy_space(truth: Truth, tools: ToolSyntax, at: int, begin: int) -> tuple[int, int]:
-    """Return the text's own range between `at` and a section: the family's fixed white space is framing.
-
-    What follows the thinking's closer belongs to the closer, what leads to the calls to the section.
-    """
-    text, prefix, lead = truth.raw[at:begin], tools.prefix.encode(), tools.lead.encode()
-    last = truth.segments[-1] if truth.segments else None
-    if prefix and last is not None and last[0] is SegmentKind.CLOSER and text.startswith(prefix):
-        truth.segments[-1] = (SegmentKind.CLOSER, last[1], at + len(prefix))
-        at += len(prefix)
-        text = text[len(prefix) :]
-    if lead and text.endswith(lead) and len(text) > len(lead):
-        begin -= len(lead)
-    return at, begin

@@ -66,13 +66,13 @@ def judge(
     reason = "stop" if finish_reason == "tool_calls" else finish_reason
     matched = _matched(ids, fmt, codec, reason) if matched_stop is None else matched_stop
     tail = prompt_tail(fmt, prompt_ids, codec)
-    asked = ThinkingMode(thinking_mode or tail or ThinkingMode.THINKING)
+    asked = ThinkingMode(thinking_mode or tail or fmt.default_mode)
     which = Mode(mode) if mode else (Mode.TOOLS if tool_parser and tools else Mode.REASONING)
     setup = ParserSetup(
         reasoning_parser=None if which is Mode.RAW else reasoning_parser,
         tool_parser=None if which is Mode.RAW else tool_parser,
         tools=tuple(tools) if tools else None,
-        forced=asked is not ThinkingMode.INSTANT,
+        forced=fmt.forced(asked),
         history_calls=history_calls,
     )
     parsed, extra = _run(ids, codec, setup, reason, matched, chunks, which)

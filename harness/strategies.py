@@ -14,9 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from hypothesis import reject
 from hypothesis import strategies as st
 
+from contracts.calls import ToolSyntax
 from contracts.formats import Format
+from contracts.layouts import Parts
 from contracts.records import Json, ThinkingMode
 from contracts.tokens import Codec
 
@@ -110,9 +113,21 @@ class Stream:
     tools: tuple[Mapping[str, Json], ...] | None
 
 
+DECLARED = {
+    "city": "string",
+    "count": "integer",
+    "ratio": "number",
+    "flag": "boolean",
+    "tags": "array",
+    "options": "object",
+}
+"""The parameters that `declared_tools` declares with a type; `x` is declared without one."""
+
+
 def declared_tools(*names: str) -> tuple[Mapping[str, Json], ...]:
     """Return OpenAI-style declarations of tools that take any object."""
-    parameters = {"type": "object", "properties": {"city": {"type": "string"}, "x": {}}}
+    properties: dict[str, Json] = {name: {"type": kind} for name, kind in DECLARED.items()}
+    parameters = {"type": "object", "properties": {**properties, "x": {}}}
     return tuple({"type": "function", "function": {"name": n, "parameters": parameters}} for n in names)
 
 
@@ -163,26 +178,30 @@ def safe_streams(fmt: Format, codec: Codec, *, tools: bool = True) -> st.SearchS
 
     @st.composite
     def draw(pick: Callable[[st.SearchStrategy[object]], object]) -> Stream:
-        thinking = pick(st.sampled_from((ThinkingMode.THINKING, ThinkingMode.INSTANT)))
-        calls = _safe_calls(fmt, pick) if tools and fmt.tools else ""
-        content = str(pick(texts if calls else texts.filter(bool)))
-        if calls and fmt.tools and fmt.tools.spelling != "any":
-            content = content.strip()  # these families' parsers strip what stands before a call
-        lead = fmt.tools.lead if calls and fmt.tools and content else ""
-        prefix = fmt.tools.prefix if calls and fmt.tools else ""
-        parts, finish = [], "stop"
+        thinking = pick(st.sampled_from(modes_of(fmt)))
+        calls = _safe_calls(fmt, pick) if tools and fmt.tools else []
+        suited = texts.filter(fmt.layout.leaves)
+        if tools and fmt.tools:
+            suited = suited.filter(fmt.tools.leaves)
+        content = str(pick(suited if calls else suited.filter(bool)))
+        if calls and fmt.tools and not fmt.tools.keeps_text:
+            content = content.strip()
+        if calls and fmt.tools and fmt.tools.alone:
+            content = ""
+        reasoning, closed, finish = "", False, "stop"
         if thinking is ThinkingMode.THINKING and fmt.thinks:
-            reasoning = str(pick(texts))
-            opener = "" if fmt.opener_prefilled else fmt.opener
-            if pick(st.booleans()):
-                parts = [opener, reasoning, fmt.closer, prefix, content, lead, calls]
-            else:
+            reasoning, closed = str(pick(texts)), bool(pick(st.booleans()))
+            if not closed or not fmt.forced(ThinkingMode.THINKING):
                 reasoning = reasoning or "r"
-                finish = str(pick(st.sampled_from(("stop", "length"))))
-                parts = [opener, reasoning]
-        else:
-            parts = [content, lead, calls]
-        text = "".join(parts) + (fmt.end_tokens[0] if finish == "stop" else "")
+            if not closed:
+                finish, content, calls = str(pick(st.sampled_from(("stop", "length")))), "", []
+        parts = Parts(reasoning, content, calls, closed, opened=not fmt.opener_prefilled)
+        written = [text for _, text in fmt.layout.pieces(fmt, parts)]
+        text = "".join(written)
+        if any(text.count(mark) != sum(part.count(mark) for part in written) for mark in fmt.markers):
+            reject()  # two harmless texts make a marker where they meet
+        if finish == "stop":
+            text += (calls and fmt.call_end) or fmt.end_tokens[0]
         declared = TOOLS if tools and fmt.tools else None
         return Stream(tuple(codec.encode(text)), ThinkingMode(str(thinking)), finish, declared)
 
@@ -193,21 +212,30 @@ def safe_streams(fmt: Format, codec: Codec, *, tools: bool = True) -> st.SearchS
 def _still_safe(stream: Stream, fmt: Format, codec: Codec) -> bool:
     # Two harmless texts can make a marker where they meet.
     ids = stream.ids
-    marker_ids = [i for i in ids if codec.decode_bytes([i]).decode("utf-8", "replace") in fmt.markers]
+    tokens = [marker for marker in fmt.markers if codec.token_id(marker) is not None]
+    marker_ids = [i for i in ids if codec.decode_bytes([i]).decode("utf-8", "replace") in tokens]
     text = codec.decode_bytes(ids).decode("utf-8", "replace")
-    return len(marker_ids) == sum(text.count(marker) for marker in fmt.markers)
+    return len(marker_ids) == sum(text.count(marker) for marker in tokens)
 
 
-def _safe_calls(fmt: Format, pick: Callable[[st.SearchStrategy[object]], object]) -> str:
+def _safe_calls(fmt: Format, pick: Callable[[st.SearchStrategy[object]], object]) -> list[dict[str, str]]:
     syntax = fmt.tools
     assert syntax is not None
-    names = st.sampled_from([str(tool["function"]["name"]) for tool in TOOLS])
+    declared = [str(tool["function"]["name"]) for tool in TOOLS]
+    names = st.sampled_from([name for name in declared if syntax.takes(name)])
     calls = []
-    for index in range(int(str(pick(st.integers(0, 3))))):
+    for index in range(int(str(pick(st.integers(0, 3 if syntax.parallel else 1))))):
         name = str(pick(names))
         arguments = str(pick(safe_arguments(fmt)))
         calls.append({"name": name, "arguments": arguments, "id": f"functions.{name}:{index}"})
-    return syntax.write(calls) if calls else ""
+    return calls
+
+
+def modes_of(fmt: Format) -> tuple[ThinkingMode, ...]:
+    """The thinking modes that a family has: without a switch it always thinks."""
+    if fmt.forcing == "always":
+        return (ThinkingMode.THINKING,)
+    return (ThinkingMode.THINKING, ThinkingMode.INSTANT)
 
 
 def safe_arguments(fmt: Format) -> st.SearchStrategy[str]:
@@ -216,14 +244,48 @@ def safe_arguments(fmt: Format) -> st.SearchStrategy[str]:
     assert syntax is not None
     forbidden = (*fmt.markers, *fmt.end_tokens, *fmt.reserved)
     if syntax.spelling == "strings":
-        words = st.text(st.characters(codec="utf-8", categories=("L", "N")), min_size=1, max_size=12)
-        texts = words.filter(lambda text: not text.isdecimal() and text.lower() not in _TYPED_WORDS)
-        made = st.builds(lambda text: json.dumps({"city": text}, ensure_ascii=False), texts)
+        made = _typed_arguments(syntax)
+        forbidden = (*forbidden, *syntax.spoils)
     elif syntax.spelling == "dumped":
         made = json_values().map(lambda value: json.dumps(value, ensure_ascii=False))
     else:
         made = json_objects()
     return made.filter(lambda text: not any(marker in text for marker in forbidden))
+
+
+def _typed_arguments(syntax: ToolSyntax) -> st.SearchStrategy[str]:
+    """Arguments of declared types (`declared_tools`) whose values a typed syntax hands out unchanged."""
+    texts = st.text(max_size=12) | st.sampled_from(ODD_TEXTS)
+    if syntax.texts == "words":
+        texts = st.text(st.characters(codec="utf-8", categories=("L", "N")), min_size=1, max_size=12)
+        texts = texts.filter(lambda text: not text.isdecimal())
+    elif syntax.texts == "trimmed":
+        texts = texts.filter(lambda text: text == text.strip())
+    elif syntax.texts == "prose":
+        texts = texts.filter(lambda text: not any(c in text for c in "\"'\\") and not _is_json(text))
+    values: dict[str, st.SearchStrategy[Json]] = {
+        "city": texts.filter(lambda text: text.lower() not in _TYPED_WORDS),
+        "count": st.integers(-(10**9), 10**9),
+        "ratio": st.integers(-999, 999).map(lambda number: number + 0.5),
+        "flag": st.booleans(),
+        "tags": json_values().map(lambda value: list(value.values())),
+        "options": json_values(),
+    }
+    kept = {name: values[name] for name, kind in DECLARED.items() if kind in syntax.kinds}
+    pairs = st.lists(st.sampled_from(sorted(kept)), max_size=3, unique=True)
+    return pairs.flatmap(
+        lambda names: st.tuples(*(kept[name] for name in names)).map(
+            lambda drawn: json.dumps(dict(zip(names, drawn, strict=True)), ensure_ascii=False)
+        )
+    )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 _TYPED_WORDS = ("true", "false", "null", "none", "nan", "inf", "infinity", "nil", "undefined")

@@ -16,6 +16,7 @@ __all__ = [
     "BareCalls",
     "Handed",
     "HarmonyCalls",
+    "HarmonyCalls",
     "ListedCalls",
     "Mark",
     "MarkedCalls",

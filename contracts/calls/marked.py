@@ -27,6 +27,7 @@ class MarkedCalls(ToolSyntax):
     id_pattern: re.Pattern[str]
     spelling: Spelling = "any"
     has_ids: bool = True
+    keeps_text: bool = True
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -1,13 +1,21 @@
 """What is pure data about a model family: its markers, end tokens, switch, parser names, framing policy.
 
-Place in the flow: under the judge and the rules. Imports `contracts.calls` only.
+Place in the flow: under the judge and the rules. Imports `contracts.calls`, `contracts.layouts` and
+`contracts.records` only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from contracts.calls import ToolSyntax
+from contracts.layouts import THINK, Layout
+from contracts.records import Json, ThinkingMode
+
+Forcing = Literal["switch", "always", "never"]
+"""When the family's reasoning parser takes a response for reasoning before it saw an opener."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +25,13 @@ class Format:
     `opener` and `closer` are empty for a family without thinking. `opener_prefilled` is the framing policy
     where the prompt is not known: whether the chat template ends the thinking prompt with the opener.
     `end_tokens` lists the usual one first. `template_switch` is the chat template's argument that turns
-    thinking off. `reserved` lists further texts that the family's parsers react to. `safe_grammar` states in
-    words the outputs for which the verdict is `exact`; the property tests draw from it. `origin` says where
-    the canonical output comes from; `own_tokenizer` whether the family was run with its own tokenizer.
+    thinking on or off. `reserved` lists further texts that the family's parsers react to. `safe_grammar`
+    states in words the outputs for which the verdict is `exact`; the property tests draw from it. `origin`
+    says where the canonical output comes from; `own_tokenizer` whether the family was run with its own
+    tokenizer. `layout` is how reasoning, content and calls are framed. `forcing` says when the reasoning
+    parser begins inside the reasoning: by the template switch, always, or never; `thinks_by_default` whether
+    a request that does not set the switch asks for thinking. `call_end` is the end token after calls where
+    it is not the usual one.
     """
 
     name: str
@@ -36,6 +48,10 @@ class Format:
     safe_grammar: str
     origin: str
     own_tokenizer: bool
+    layout: Layout = THINK
+    forcing: Forcing = "switch"
+    thinks_by_default: bool = True
+    call_end: str = ""
 
     @property
     def reasoning_parser(self) -> str:
@@ -51,12 +67,31 @@ class Format:
     def markers(self) -> tuple[str, ...]:
         """Return every marker as text, think markers first, none twice."""
         tools = self.tools.markers if self.tools else ()
-        return tuple(dict.fromkeys(text for text in (self.opener, self.closer, *tools) if text))
+        framing = self.layout.markers or (self.opener, self.closer)
+        return tuple(dict.fromkeys(text for text in (*framing, *tools) if text))
 
     @property
     def thinks(self) -> bool:
         """Return whether the family has think markers at all."""
         return bool(self.opener)
+
+    @property
+    def default_mode(self) -> ThinkingMode:
+        """Return what a request asks for that does not set the template switch."""
+        return ThinkingMode.THINKING if self.thinks_by_default else ThinkingMode.INSTANT
+
+    def asked(self, template_kwargs: Mapping[str, Json]) -> ThinkingMode:
+        """Return what a request asks for by its template switch: only a true or false counts."""
+        sent = template_kwargs.get(self.template_switch)
+        if sent is True or sent is False:
+            return ThinkingMode.THINKING if sent else ThinkingMode.INSTANT
+        return self.default_mode
+
+    def forced(self, asked: ThinkingMode) -> bool:
+        """Whether the reasoning parser begins inside the reasoning, given what the request asked for."""
+        if self.forcing == "switch":
+            return asked is not ThinkingMode.INSTANT
+        return self.forcing == "always"
 
     def with_tools_of(self, other: Format) -> Format:
         """Return this family's thinking with the calls of another: a server may be booted with any pair.
@@ -68,6 +103,7 @@ class Format:
             name=f"{self.name}+{other.name}",
             tool_parsers=other.tool_parsers,
             tools=other.tools,
+            call_end=other.call_end,
             end_tokens=tuple(dict.fromkeys((*self.end_tokens, *other.end_tokens))),
             reserved=tuple(dict.fromkeys((*self.reserved, *other.reserved))),
             safe_grammar=f"thinking as {self.name}, calls as {other.name}",

@@ -47,10 +47,14 @@ def template_switch(row: Row, ctx: Context) -> Iterator[Hit]:
     asked, mode = kwargs.get(fmt.template_switch), row["thinking_mode"]
     if asked is not None and not isinstance(asked, bool):
         yield "template-switch", None, f"`{fmt.template_switch}` is {asked!r}, not true or false"
-    elif mode == ThinkingMode.INSTANT and asked is not False:
-        yield "template-switch", None, f"mode instant, but `{fmt.template_switch}` was not sent as false"
-    elif mode != ThinkingMode.INSTANT and asked is False:
-        yield "template-switch", None, f"mode {mode}, but `{fmt.template_switch}` was sent as false"
+        return
+    if not fmt.template_switch or (mode == ThinkingMode.INSTANT) == (
+        fmt.asked(kwargs) is ThinkingMode.INSTANT
+    ):
+        return
+    value = "false" if mode == ThinkingMode.INSTANT else "true"
+    said = f"was sent as {str(asked).lower()}" if asked is not None else f"was not sent as {value}"
+    yield "template-switch", None, f"mode {mode}, but `{fmt.template_switch}` {said}"
 
 
 @bulk(
