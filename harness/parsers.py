@@ -100,9 +100,17 @@ def registered_parsers() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(sg.ReasoningParser.DetectorMap), tuple(sg.FunctionCallParser.ToolCallParserEnum)
 
 
-def trimmed(response_ids: Sequence[int], matched_stop: int | str | None) -> Sequence[int]:
-    """Cut the matched end token, as the detokenizer does (`trim_matched_stop`)."""
+def trimmed(
+    response_ids: Sequence[int], matched_stop: int | str | None, codec: Codec, setup: ParserSetup
+) -> Sequence[int]:
+    """Cut the matched end token, as the detokenizer does (`trim_matched_stop`).
+
+    With gpt-oss's tool parser the end token of a call stays: it goes by that token's id, which is `<|call|>`
+    (managers/detokenizer_manager.py line 218).
+    """
     if isinstance(matched_stop, int) and response_ids and response_ids[-1] == matched_stop:
+        if setup.tool_parser == "gpt-oss" and matched_stop == codec.token_id("<|call|>"):
+            return response_ids
         return response_ids[:-1]
     return response_ids
 
@@ -139,7 +147,7 @@ def parse_whole(
 ) -> Parsed:
     """Parse a finished response as the non-streaming endpoint does (`_build_chat_response`, line 2904 on)."""
     sg = _sglang()
-    text = _stop_string_cut(lossy_text(trimmed(response_ids, matched_stop), codec), matched_stop)
+    text = _stop_string_cut(lossy_text(trimmed(response_ids, matched_stop, codec, setup), codec), matched_stop)
     reasoning: str | None = None
     tools = _tool_list(setup)
     if setup.reasoning_parser:
@@ -249,7 +257,7 @@ def parse_stream(
     reasoning: list[str] = []
     content: list[str] = []
     calls: dict[int, dict[str, Json]] = {}
-    deltas = list(text_deltas(trimmed(response_ids, matched_stop), chunks, codec)) or [""]
+    deltas = list(text_deltas(trimmed(response_ids, matched_stop, codec, setup), chunks, codec)) or [""]
     try:
         for number, delta in enumerate(deltas):
             last = number == len(deltas) - 1

@@ -7,7 +7,7 @@ module here; a family that uses a kind names it in its own file under `contracts
 
 from contracts.layouts.base import Layout, Parts, Piece
 from contracts.layouts.harmony import HarmonyLayout
-from contracts.layouts.think import ThinkLayout
+from contracts.layouts.think import THINK, ThinkLayout
 from contracts.layouts.wrapped import WrappedLayout
 
-__all__ = ["HarmonyLayout", "Layout", "Parts", "Piece", "ThinkLayout", "WrappedLayout"]
+__all__ = ["THINK", "HarmonyLayout", "Layout", "Parts", "Piece", "ThinkLayout", "WrappedLayout"]
