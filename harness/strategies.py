@@ -186,7 +186,7 @@ def safe_streams(fmt: Format, codec: Codec, *, tools: bool = True) -> st.SearchS
         content = str(pick(suited if calls else suited.filter(bool)))
         if calls and fmt.tools and not fmt.tools.keeps_text:
             content = content.strip()
-        if calls and fmt.tools and fmt.tools.alone:
+        if calls and fmt.tools and (fmt.tools.alone or not fmt.tools.follows(content)):
             content = ""
         reasoning, closed, finish = "", False, "stop"
         if thinking is ThinkingMode.THINKING and fmt.thinks:

@@ -155,6 +155,10 @@ class ToolSyntax(ABC):
         """Whether the syntax can carry a declared function's name, as its parsers read it."""
         return bool(name)
 
+    def follows(self, text: str) -> bool:
+        """Whether the family's parsers hand out this text before a call at all."""
+        return True
+
     def same_spelling(self, given: str, written: str) -> bool:
         """Whether arguments as handed out are, written back, the arguments as the model wrote them."""
         return given == written.strip()

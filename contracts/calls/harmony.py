@@ -44,6 +44,10 @@ class HarmonyCalls(ToolSyntax):
         """Whether a function's name survives: the parsers read what follows the last dot."""
         return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name) is not None
 
+    def follows(self, text: str) -> bool:
+        """Whether a text survives before a call: what may begin the channel's name is taken for filler."""
+        return not self.channel_name.startswith(text.strip().lower())
+
     def name_of(self, header: str) -> str | None:
         """Return the function that a recipient names."""
         return header.strip().removeprefix(self.recipient) or None
