@@ -136,3 +136,27 @@ class MatrixReport:
     unmapped_reasoning: tuple[str, ...]
     unmapped_tools: tuple[str, ...]
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BankOutcome:
+    """One counterexample replayed: what it showed on this SGLang, and what its record says.
+
+    What is recorded is None for a case that was never accepted; that counts as changed. `details` are the
+    losses' own words.
+    """
+
+    name: str
+    format: str
+    version: str
+    verdict: Verdict
+    losses: tuple[str, ...]
+    recorded_version: str | None
+    recorded_verdict: str | None
+    recorded_losses: tuple[str, ...] | None
+    changed: bool
+    streamed: bool
+    raw_text: str
+    rebuilt_text: str
+    details: tuple[str, ...] = ()
+    report: str = ""
