@@ -10,9 +10,9 @@ from contracts.formats.base import Format
 
 FORMAT = Format(
     name="qwen3",
-    models=("Qwen/Qwen3-8B", "Qwen/Qwen3-235B-A22B", "Qwen/Qwen3-30B-A3B-Thinking-2507"),
-    reasoning_parsers=("qwen3", "qwen3-thinking"),
-    tool_parsers=("qwen25", "qwen", "hermes"),
+    models=("Qwen/Qwen3-8B", "Qwen/Qwen3-235B-A22B", "Qwen/Qwen3-32B"),
+    reasoning_parsers=("qwen3",),
+    tool_parsers=("qwen25", "qwen", "hermes", "trinity"),
     opener="<think>",
     closer="</think>",
     end_tokens=("<|im_end|>", "<|endoftext|>"),
@@ -31,7 +31,9 @@ FORMAT = Format(
         "thinking: opener (unless the template prefills it), reasoning, closer, content, end token; or "
         "opener and reasoning alone, cut by length or ended by the end token. instant: content, end token. "
         "Reasoning and content hold no marker; content is not empty after a closer, and reasoning is not "
-        "empty before a cut."
+        "empty before a cut. Calls: a blank line after the closer, text without white space around it, a "
+        "line break, then calls on lines of their own, declared names, arguments as `json.dumps(value, "
+        "ensure_ascii=False)` writes an object."
     ),
     origin="Qwen3's chat template, as SGLang's Qwen3Detector reads it",
     own_tokenizer=False,
