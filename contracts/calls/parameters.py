@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -128,7 +128,8 @@ class ParameterCalls(ToolSyntax):
                 break  # text before a call that no section holds: the call is a section of its own
             self._gap(section, raw, at, begin.start(), self.separator if section.calls else None)
             call, at = self._call(raw, begin, end)
-            section.calls.append(call)
+            # A family's call outside the family's section is not in its own spelling.
+            section.calls.append(call if wrapped or not opening else replace(call, canonical=False))
         if wrapped:
             self._gap(section, raw, at, end, self.section_end)
         elif section.calls:
@@ -144,7 +145,9 @@ class ParameterCalls(ToolSyntax):
         """Note what stands between two calls, or before the first (`own` None), unless it is the family's."""
         head = self.section_begin[len(self.section_begin.rstrip()) :] if own is None else own
         lead = self.call_begin[: len(self.call_begin) - len(self.call_begin.lstrip())]
-        expected = {head, head + lead} if own is not self.section_end else {own[: len(own) - len(own.lstrip())]}
+        expected = (
+            {head, head + lead} if own is not self.section_end else {own[: len(own) - len(own.lstrip())]}
+        )
         if at < end and text_of(raw, at, end) not in expected:
             section.between.append((at, end))
 
@@ -177,17 +180,16 @@ class ParameterCalls(ToolSyntax):
 
     def parameters(self, written: str) -> Iterator[Parameter]:
         """Yield the parameters that a call's text holds, values without the family's own white space."""
-        ends = [re.escape(end.strip()) for end in (self.key_end, self.key_end_json) if end]
-        found = re.compile(
-            f"{re.escape(self.parameter_begin.strip())}(.*?)({'|'.join(ends)})(.*?)"
-            f"{re.escape(self.parameter_end.strip())}",
-            re.DOTALL,
-        )
         before = self.key_end[len(self.key_end.rstrip()) :]
         after = self.parameter_end[: len(self.parameter_end) - len(self.parameter_end.lstrip())]
-        for match in found.finditer(written):
+        for match in self._pattern().finditer(written):
             is_text = match[2] == self.key_end.strip() if self.key_end_json else None
             yield Parameter(match[1].strip(), match[3].removeprefix(before).removesuffix(after), is_text)
+
+    def _pattern(self) -> re.Pattern[str]:
+        ends = [re.escape(end.strip()) for end in (self.key_end, self.key_end_json) if end]
+        begin, end = re.escape(self.parameter_begin.strip()), re.escape(self.parameter_end.strip())
+        return re.compile(f"{begin}(.*?)({'|'.join(ends)})(.*?){end}", re.DOTALL)
 
     def same_spelling(self, given: str, written: str) -> bool:
         """Whether arguments, written back as parameters, are the text that the model wrote."""
@@ -199,6 +201,8 @@ class ParameterCalls(ToolSyntax):
         found = list(self.parameters(written))
         if not found and written.strip():
             return same_json(given, written)
+        if self._pattern().sub("", written).strip():
+            return False  # text outside any parameter
         if not isinstance(values, dict) or sorted(values) != sorted(each.key for each in found):
             return False
         return all(_same_value(values[each.key], each) for each in found)
@@ -207,7 +211,8 @@ class ParameterCalls(ToolSyntax):
 def _same_value(value: Any, written: Parameter) -> bool:
     text = written.value.strip()
     if isinstance(value, str):
-        return value.strip() == text or (written.is_text is not True and same_json(json.dumps(value), text))
+        as_text = written.is_text is not False and value.strip() == text
+        return as_text or (not written.is_text and same_json(json.dumps(value), text))
     if written.is_text:
         return False
     if value is None or isinstance(value, bool):

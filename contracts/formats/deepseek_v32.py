@@ -48,9 +48,9 @@ FORMAT = Format(
     reserved=("｜DSML｜", "<tool_call>"),
     safe_grammar=(
         "thinking: reasoning, closer, content, end token; or reasoning, closer, content or none, an empty "
-        "line, the calls, end token; or reasoning alone, cut or ended. instant: the same without the thinking. "
-        "Reasoning, content and values hold no DSML tag. Texts have no white space around them, other values "
-        "the spelling of `json.dumps`; tools are declared, no key comes twice."
+        "line, the calls, end token; or reasoning alone, cut or ended. instant: the same without the "
+        "thinking. Reasoning, content and values hold no DSML tag. Texts have no white space around them, "
+        "other values the spelling of `json.dumps`; tools are declared, no key comes twice."
     ),
     origin="DeepSeek's own encoding of V3.2, as SGLang carries it (`encoding_dsv32`)",
     own_tokenizer=False,

@@ -17,5 +17,5 @@ FORMAT = replace(
     tool_parsers=("deepseekv4",),
     tools=deepseek_v32.dsml("tool_calls"),
     reserved=("｜DSML｜",),
-    origin="SGLang's DeepSeekV4Detector, with the white space of V3.2's encoding; its recipe path is not run",
+    origin="SGLang's DeepSeekV4Detector, V3.2's white space; the server's recipe path for it is not run",
 )

@@ -16,5 +16,5 @@ FORMAT = replace(
     reasoning_parsers=("deepseek-v41",),
     tool_parsers=("deepseekv41",),
     tools=deepseek_v32.dsml(" calls", " invoke", " parameter"),
-    origin="SGLang's DeepSeekV41Detector, with the white space of V3.2's encoding; its recipe path is not run",
+    origin="SGLang's DeepSeekV41Detector, V3.2's white space; the server's recipe path for it is not run",
 )

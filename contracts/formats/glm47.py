@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from contracts.formats import glm45
 
-assert glm45.FORMAT.tools is not None
 FORMAT = replace(
     glm45.FORMAT,
     name="glm47",
@@ -17,7 +16,7 @@ FORMAT = replace(
     tool_parsers=("glm47",),
     opener_prefilled=True,
     tools=replace(
-        glm45.FORMAT.tools,
+        glm45.CALLS,
         parameter_begin="<arg_key>",
         key_end="</arg_key><arg_value>",
         call_end="</tool_call>",
@@ -27,12 +26,12 @@ FORMAT = replace(
         lead="",
     ),
     safe_grammar=(
-        "thinking: reasoning, closer, content, end token (a user's turn begins); or reasoning, closer, content "
-        "without white space around it, calls, end token (an observation begins); or reasoning alone, cut or "
-        "ended. instant: the same without the thinking. Reasoning, content and values hold no marker, there is "
-        "no white space between tags. A text value has no quotes and no backslash and reads as no JSON; any "
-        "other value has the declared type and the spelling of `json.dumps`; tools are declared, no key comes "
-        "twice."
+        "thinking: reasoning, closer, content, end token (a user's turn begins); or reasoning, closer, "
+        "content without white space around it, calls, end token (an observation begins); or reasoning "
+        "alone, cut or ended. instant: the same without the thinking. Reasoning, content and values hold "
+        "no marker, there is no white space between tags. A text value has no quotes and no backslash and "
+        "reads as no JSON; any other value has the declared type and the spelling of `json.dumps`; tools "
+        "are declared, no key comes twice."
     ),
     origin="the chat template of GLM-4.7-Flash, as llama.cpp carries it",
 )

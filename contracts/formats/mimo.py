@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from contracts.formats import qwen3_coder
 
-assert qwen3_coder.FORMAT.tools is not None
 FORMAT = replace(
     qwen3_coder.FORMAT,
     name="mimo",
@@ -18,13 +17,11 @@ FORMAT = replace(
     tool_parsers=("mimo",),
     opener_prefilled=False,
     thinks_by_default=False,
-    tools=replace(
-        qwen3_coder.FORMAT.tools, key_end=">", parameter_end="</parameter>", words=(), spoils=("&",)
-    ),
+    tools=replace(qwen3_coder.CALLS, key_end=">", parameter_end="</parameter>", words=(), spoils=("&",)),
     safe_grammar=(
         "thinking: opener, reasoning, closer, then content or calls or both, end token; or opener and "
-        "reasoning alone, cut or ended. instant: content, calls or both, end token. Reasoning, content and "
-        "values hold no marker and no tag of a call, values no `&`; names, keys and the texts `null` as "
+        "reasoning alone, cut or ended. instant: content, calls or both, end token. Reasoning, content and"
+        " values hold no marker and no tag of a call, values no `&`; names, keys and the texts `null` as "
         "qwen3_coder; other values have the declared type and the spelling of `json.dumps`, a number a "
         "fraction; tools are declared."
     ),

@@ -37,10 +37,10 @@ FORMAT = Format(
     reserved=("<tool_call>", "<invoke name=", "</invoke>", "<parameter name=", "</parameter>"),
     safe_grammar=(
         "reasoning, closer, then content or calls or both, end token; or reasoning alone, cut or ended. "
-        "Reasoning, content and values hold no marker and no tag of a call. Texts have no white space around "
-        "them and do not read `null`, `none` or `nil`; other values have the declared type, which does not "
-        "admit null, and the spelling of `json.dumps`, a number a fraction; tools are declared, no key comes "
-        "twice."
+        "Reasoning, content and values hold no marker and no tag of a call. Texts have no white space "
+        "around them and do not read `null`, `none` or `nil`; other values have the declared type, which "
+        "does not admit null, and the spelling of `json.dumps`, a number a fraction; tools are declared, "
+        "no key comes twice."
     ),
     origin="the chat template of MiniMax-M2, as llama.cpp carries it",
     own_tokenizer=False,

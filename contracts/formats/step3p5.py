@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from contracts.formats import qwen3_coder
 
-assert qwen3_coder.FORMAT.tools is not None
 FORMAT = replace(
     qwen3_coder.FORMAT,
     name="step3p5",
@@ -18,7 +17,7 @@ FORMAT = replace(
     tool_parsers=("step3p5",),
     end_tokens=("<|im_end|>",),
     template_switch="",
-    tools=replace(qwen3_coder.FORMAT.tools, separator=""),
+    tools=replace(qwen3_coder.CALLS, separator=""),
     forcing="always",
     safe_grammar=f"{qwen3_coder.FORMAT.safe_grammar} Only thinking, and no white space between calls.",
     origin="StepFun's chat template for Step-3.7-Flash, as llama.cpp carries it",
