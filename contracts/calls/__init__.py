@@ -7,20 +7,23 @@ a family that uses a kind names it, with its markers, in its own file under `con
 from contracts.calls.bare import BareCalls
 from contracts.calls.base import Handed, Mark, ReadCall, Section, ToolSyntax
 from contracts.calls.harmony import HarmonyCalls
+from contracts.calls.keyed import KeyedCalls
 from contracts.calls.listed import ListedCalls, TaggedOrListed
 from contracts.calls.marked import MarkedCalls
 from contracts.calls.parameters import ParameterCalls
+from contracts.calls.pythonic import PythonicCalls
 from contracts.calls.tagged import TaggedCalls
 
 __all__ = [
     "BareCalls",
     "Handed",
     "HarmonyCalls",
-    "HarmonyCalls",
+    "KeyedCalls",
     "ListedCalls",
     "Mark",
     "MarkedCalls",
     "ParameterCalls",
+    "PythonicCalls",
     "ReadCall",
     "Section",
     "TaggedCalls",

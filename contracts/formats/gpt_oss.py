@@ -27,9 +27,10 @@ FORMAT = Format(
     reserved=("<|",),
     safe_grammar=(
         "one analysis message or none, then one final message, or a commentary message or none and one call; "
-        "or an analysis message alone that breaks off. No text holds `<|`; content before a call has no white "
-        "space around it; the call's function name has no dot, its arguments are spelled as "
-        "json.dumps spells them, the first message has no `<|start|>assistant` (the prompt wrote it)."
+        "or an analysis message alone that breaks off. No text holds `<|`; content before a call has no "
+        "white space around it and is no beginning of the word commentary; the call's function name has no "
+        "dot, its arguments are spelled as json.dumps spells them; the first message has no "
+        "`<|start|>assistant`, which the prompt wrote."
     ),
     origin="the harmony format's published examples of model output, as SGLang's HarmonyParser reads them",
     own_tokenizer=False,
