@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from contracts.records import ServerFacts
-from harness.server.failures import NotReady, Unreachable
+from harness.server.failures import NoAnswer, NotReady, Unreachable
 from harness.server.flags import DECISIVE
 from harness.server.http import is_loopback
-from harness.server.ready import info, is_warm, prove_generation
+from harness.server.ready import PROOF_TOKENS, info, is_warm, prove_generation
 
 REPORTED: tuple[str, ...] = (
     *DECISIVE,
@@ -153,10 +153,18 @@ class AttachedServer:
         info(self.base_url, "model_info", timeout=10.0, api_key=self.api_key)
 
 
-def attach(url: str, *, api_key: str | None = None, wait: float = 0.0, prove: bool = True) -> AttachedServer:
+def attach(
+    url: str,
+    *,
+    api_key: str | None = None,
+    wait: float = 0.0,
+    prove: bool = True,
+    patience: float = 60.0,
+) -> AttachedServer:
     """Judge a running server by what it reports; `wait` seconds for one that is still warming up.
 
-    `prove` has it generate a few tokens, the only proof that its weights are there.
+    `prove` has it generate a few tokens, the only proof that its weights are there; `patience` is the seconds
+    that this may take (and `/health`, 20 at most).
 
     Raises `Unreachable` (nobody listens, no SGLang, wrong key) or `NotReady` (warming up, no generation).
     """
@@ -166,13 +174,13 @@ def attach(url: str, *, api_key: str | None = None, wait: float = 0.0, prove: bo
     base_url = base_url.removesuffix("/v1")
     until = time.monotonic() + wait
     model = info(base_url, "model_info", api_key=api_key)
-    while not is_warm(base_url, api_key=api_key):
+    while not is_warm(base_url, timeout=min(20.0, patience), api_key=api_key):
         if time.monotonic() >= until:
             raise NotReady(
                 "the server is still warming up",
                 where=base_url + "/health",
-                why="it answers, but says that it is not ready for requests",
-                remedy="wait and try again; if it stays so, read the server's log",
+                why="it answers, but says that it is not ready for requests, or can't say that it is",
+                remedy="wait and try again; if it stays so, its scheduler is stuck: read the server's log",
             )
         time.sleep(0.5)
     if model.get("is_generation") is False:
@@ -183,5 +191,13 @@ def attach(url: str, *, api_key: str | None = None, wait: float = 0.0, prove: bo
             remedy="give the URL of a server that was started for generation",
         )
     if prove:
-        prove_generation(base_url, timeout=60.0, api_key=api_key)
+        try:
+            prove_generation(base_url, timeout=patience, api_key=api_key)
+        except NoAnswer as error:
+            raise NotReady(
+                "the server does not generate",
+                where=error.where,
+                why=f"it says that it is ready, and gave no {PROOF_TOKENS} tokens within {patience:g} s",
+                remedy="its scheduler is stuck, stopped or overloaded: read the server's log",
+            ) from error
     return AttachedServer(base_url, server_facts(base_url, api_key=api_key), api_key)
