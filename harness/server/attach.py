@@ -16,6 +16,7 @@ from typing import Any
 
 from contracts.records import ServerFacts
 from harness.server.failures import NoAnswer, NotReady, Unreachable
+from harness.server.families import local_file, remote_code_sha256
 from harness.server.flags import DECISIVE
 from harness.server.http import is_loopback
 from harness.server.ready import PROOF_TOKENS, info, is_warm, prove_generation
@@ -65,8 +66,19 @@ def server_facts(base_url: str, *, timeout: float = 10.0, api_key: str | None = 
         kv_cache_dtype=_text(merged.get("kv_cache_dtype")),
         speculative=_text(merged.get("speculative_algorithm")),
         lora=json.dumps(merged["lora_paths"]) if merged.get("lora_paths") else None,
-        flags={key: _without_secrets(key, merged[key]) for key in REPORTED if key in merged},
+        flags={key: _without_secrets(key, merged[key]) for key in REPORTED if key in merged}
+        | _remote_code(merged, base_url),
     )
+
+
+def _remote_code(merged: dict[str, Any], base_url: str) -> dict[str, str]:
+    """The digest of the model's own Python code, where it was allowed to run and lies on this machine."""
+    path = str(merged.get("model_path", ""))
+    if merged.get("trust_remote_code") is not True or not is_loopback(base_url):
+        return {}
+    config = local_file(path, "config.json", _text(merged.get("revision")))
+    digest = remote_code_sha256(config.parent) if config else None
+    return {"remote_code_sha256": digest} if digest else {}
 
 
 def _text(value: Any) -> str | None:
@@ -190,7 +202,9 @@ def attach(
             why=f"it serves {model.get('model_path')} as an embedding or reward model",
             remedy="give the URL of a server that was started for generation",
         )
-    if prove:
+    # Half of a prefill/decode pair can't answer alone; its /health ran a request against a made-up partner.
+    mode = info(base_url, "server_info", api_key=api_key).get("disaggregation_mode")
+    if prove and mode in (None, "null"):
         try:
             prove_generation(base_url, timeout=patience, api_key=api_key)
         except NoAnswer as error:

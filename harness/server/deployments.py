@@ -282,7 +282,9 @@ def _deployment(name: str, table: Any, path: Path) -> Deployment:
             raise _wrong(name, path, f"{kind!r} excludes {', '.join(map(repr, others))}")
     if not _ONLY.keys() & table.keys():
         _check_server(name, table, path)
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+    }
     return Deployment(name=name, file=path, **given)
 
 

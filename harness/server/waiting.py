@@ -25,6 +25,7 @@ from harness.server.failures import (
 from harness.server.hardware import gpu_users
 from harness.server.history import Durations
 from harness.server.http import call
+from harness.server.nodes import follower_is_up, generates_alone, serves_api
 from harness.server.progress import BootProgress, LogFollower, Phase
 from harness.server.ready import confirm, info, is_warm, prove_generation
 from harness.server.signs import READY_LINE, clean_lines, find_sign, from_log, signs, telling_lines
@@ -109,11 +110,7 @@ def died(path: Path, kind: type[ServerError], when: str, code: int, kills_before
         fallback = "somebody sent SIGKILL: a user, a job scheduler, or the kernel when host memory runs out"
     else:
         fallback = "the log does not say why"
-    remedy = (
-        "see `dmesg -T | grep -i -e oom -e killed`, and the limits of the container or job"
-        if code == -9
-        else ""
-    )
+    remedy = "see `dmesg -T | grep -i -e oom -e killed`, and the limits of the container or job"
     return log_error(path, kind, what, fallback, remedy if code == -9 else "", max(0, kills))
 
 
@@ -171,6 +168,11 @@ class Waiting:
 
     def _answers(self) -> bool:
         boot, log = self._boot, self._log
+        if not serves_api(boot.flags):
+            if not follower_is_up(boot.base_url):
+                return False
+            log.advance(Phase.CHECKING)
+            return True
         if call(boot.base_url, "/model_info", timeout=5.0, api_key=boot.api_key).status != 200:
             return False
         log.advance(Phase.WARMUP)
@@ -181,14 +183,21 @@ class Waiting:
 
     def _prove(self, seconds: float) -> None:
         boot = self._boot
+        if not serves_api(boot.flags):
+            return
+        if generates_alone(boot.flags):
+            self._prove_generation(seconds)
+        reported = info(boot.base_url, "server_info", api_key=boot.api_key)
+        confirm(boot.base_url, boot.model_path, boot.flags, reported, boot.version)
+
+    def _prove_generation(self, seconds: float) -> None:
+        boot = self._boot
         patience = min(seconds, _ONE_PROOF, boot.stall_timeout or _ONE_PROOF)
         try:
             prove_generation(boot.base_url, timeout=patience, api_key=boot.api_key)
         except NotReady as error:
             error.log_lines = telling_lines(read_log(boot.log_path, _TAIL))
             raise
-        reported = info(boot.base_url, "server_info", api_key=boot.api_key)
-        confirm(boot.base_url, boot.model_path, boot.flags, reported, boot.version)
 
     def _judge(self, lines: Sequence[str]) -> None:
         """Raise if the process is gone, has logged what it will never recover from, or stands still."""

@@ -15,7 +15,10 @@ from harness.server import CannotBoot, load_deployment, load_deployments
 from harness.server.deployments import SCRIPTED_FLAGS
 from harness.server.flags import ALIASES, DECISIVE, asked, differences, text_of
 
-BOOTED = {name: one for name, one in load_deployments().items() if not one.url and not one.servers}
+PLACES = {"NODE_RANK": "1", "HEAD_ADDR": "10.0.0.1:20000"}
+BOOTED = {
+    name: one.filled(PLACES) for name, one in load_deployments().items() if not one.url and not one.servers
+}
 
 # Importing SGLang's parser takes seconds and leaves torch behind, so one process answers everything.
 ASK_SGLANG = """
@@ -61,7 +64,8 @@ def test_sglang_parses_every_deployment(sglang_says: dict[str, Any]) -> None:
         assert parsed[name]["tool_call_parser"] == str(one.tool_parser)
         assert parsed[name]["enable_custom_logit_processor"] == str(one.scripted)
         assert parsed[name]["disable_overlap_schedule"] == str(one.scripted)
-        assert int(parsed[name]["tp_size"]) == max(one.gpus, int(text_of(one.flags, "tp_size") or 1))
+        nodes = int(parsed[name]["nnodes"])
+        assert int(parsed[name]["tp_size"]) == max(one.gpus * nodes, int(text_of(one.flags, "tp_size") or 1))
 
 
 def test_our_reading_of_flags_is_sglangs(sglang_says: dict[str, Any]) -> None:
