@@ -46,7 +46,47 @@ def known_losses() -> str:
             f"Safe grammar: {form.safe_grammar}",
             "",
         ]
-    return "\n".join([*lines, *_bank()]).rstrip() + "\n"
+    return "\n".join([*lines, *_three_boots(), *_bank()]).rstrip() + "\n"
+
+
+def _three_boots() -> list[str]:
+    """Return what `fixtures/three-boots.toml` says of one boot in place of three, as two tables."""
+    pairs = tomllib.loads((fixtures_dir() / "three-boots.toml").read_text(encoding="utf-8"))["pair"]
+
+    def side(found: list[str]) -> str:
+        return f"{found[1]} ({found[0]})"
+
+    named = [(pair, one) for pair in pairs for one in pair.get("difference", ())]
+    return [
+        "## One boot in place of three",
+        "",
+        "On a server with both parsers the switches of a request stand for a boot without them: the same",
+        "bodies to servers booted with both parsers, a reasoning parser only, and none",
+        "(`tests/server/test_three_boots.py`, SGLang 0.5.23; `fixtures/three-boots.toml`). `plain` is what",
+        "an application sends that sets no switch. The same in every field, finish reason and ids:",
+        "",
+        *_table(
+            ("asked for (of a boot with)", "and asked for (of a boot with)"),
+            ((side(pair["left"]), side(pair["right"])) for pair in pairs if "difference" not in pair),
+        ),
+        "",
+        "Not the same, and why:",
+        "",
+        *_table(
+            ("difference", "between", "in", "what happens", "what to do"),
+            (
+                (
+                    f"`{one['name']}`",
+                    f"{side(pair['left'])} and {side(pair['right'])}",
+                    ", ".join((*one.get("parts", ()), *one.get("whole_only", ()))),
+                    one["what"],
+                    one["then"],
+                )
+                for pair, one in named
+            ),
+        ),
+        "",
+    ]
 
 
 def _bank() -> list[str]:
