@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from harness.commands import audit, demo, probe, serve, shell, verify
+from harness.commands import audit, demo, doctor, probe, serve, shell, verify
 
 _EPILOG = """\b
 Exit codes: 0 all holds, 1 findings, 2 wrong use or a fault of the environment, 130 interrupted.
@@ -27,7 +27,7 @@ def cli() -> None:
     training data through that could not be proven."""
 
 
-for _command in (demo.demo, serve.serve, probe.probe, audit.audit, verify.verify):
+for _command in (demo.demo, doctor.doctor, serve.serve, probe.probe, audit.audit, verify.verify):
     cli.add_command(_command)
 
 

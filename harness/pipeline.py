@@ -208,10 +208,8 @@ def _side_by_side(
 
 
 def _booting(on_event: OnEvent, label: str, progress: BootProgress) -> None:
-    facts: dict[str, object] = {"message": f"{label}: {progress.phase}", "elapsed": progress.elapsed}
-    if progress.shards_total:
-        facts |= {"done": progress.shards_done, "total": progress.shards_total}
-    on_event("boot", facts)
+    facts = {"message": f"{label}: {progress.phase}", "elapsed": progress.elapsed}
+    on_event("boot", facts | progress.facts())
 
 
 def _serve_and_measure(

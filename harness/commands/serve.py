@@ -46,10 +46,7 @@ def serve(target: str, flags: tuple[str, ...], port: int | None, log: Path | Non
                 # Not earlier: the port is chosen at the start.
                 told.append(without_keys(shlex.join(server.command)))
                 progress.say(told[0])
-            shards = (
-                {"done": now.shards_done, "total": now.shards_total} if now.phase == "loading weights" else {}
-            )
-            progress(f"boot: {now.phase}", shards)
+            progress(f"boot: {now.phase}", now.facts())
 
         server = _server(target, flags, port, log, on_progress)
         server.start()

@@ -19,7 +19,7 @@ from harness.server.failures import NoAnswer, NotReady, Unreachable
 from harness.server.families import local_file, remote_code_sha256
 from harness.server.flags import DECISIVE
 from harness.server.http import is_loopback
-from harness.server.ready import PROOF_TOKENS, info, is_warm, prove_generation
+from harness.server.ready import info, is_warm, prove_generation
 
 REPORTED: tuple[str, ...] = (
     *DECISIVE,
@@ -176,7 +176,7 @@ def attach(
     """Judge a running server by what it reports; `wait` seconds for one that is still warming up.
 
     `prove` has it generate a few tokens, the only proof that its weights are there; `patience` is the seconds
-    that this may take (and `/health`, 20 at most).
+    that this may take (`/health` 20 at most, the first answer 10).
 
     Raises `Unreachable` (nobody listens, no SGLang, wrong key) or `NotReady` (warming up, no generation).
     """
@@ -185,7 +185,7 @@ def attach(
         base_url = f"http://{base_url}"
     base_url = base_url.removesuffix("/v1")
     until = time.monotonic() + wait
-    model = info(base_url, "model_info", api_key=api_key)
+    model = info(base_url, "model_info", timeout=min(10.0, patience), api_key=api_key)
     while not is_warm(base_url, timeout=min(20.0, patience), api_key=api_key):
         if time.monotonic() >= until:
             raise NotReady(
@@ -202,16 +202,17 @@ def attach(
             why=f"it serves {model.get('model_path')} as an embedding or reward model",
             remedy="give the URL of a server that was started for generation",
         )
-    # Half of a prefill/decode pair can't answer alone; its /health ran a request against a made-up partner.
-    mode = info(base_url, "server_info", api_key=api_key).get("disaggregation_mode")
-    if prove and mode in (None, "null"):
-        try:
+    try:
+        # Half of a prefill/decode pair can't answer alone; its /health asked a made-up partner.
+        server = info(base_url, "server_info", timeout=min(10.0, patience), api_key=api_key)
+        if prove and server.get("disaggregation_mode") in (None, "null"):
             prove_generation(base_url, timeout=patience, api_key=api_key)
-        except NoAnswer as error:
-            raise NotReady(
-                "the server does not generate",
-                where=error.where,
-                why=f"it says that it is ready, and gave no {PROOF_TOKENS} tokens within {patience:g} s",
-                remedy="its scheduler is stuck, stopped or overloaded: read the server's log",
-            ) from error
-    return AttachedServer(base_url, server_facts(base_url, api_key=api_key), api_key)
+        return AttachedServer(base_url, server_facts(base_url, api_key=api_key), api_key)
+    except NoAnswer as error:
+        # The port answers; what needs the scheduler (these do, /model_info does not) waits for ever.
+        raise NotReady(
+            "the server does not generate",
+            where=error.where,
+            why=f"its port answers and /health says 200; what needs its scheduler gets {error.why}",
+            remedy="its scheduler is stuck, stopped or overloaded: read the server's log",
+        ) from error

@@ -11,6 +11,7 @@ import random
 import shutil
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,20 +79,22 @@ def all_gpus() -> tuple[Gpu, ...]:
     )
 
 
-def visible_gpus() -> tuple[Gpu, ...]:
+def visible_gpus(environment: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
     """The GPUs that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""
     found = all_gpus()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return found
     kept: list[Gpu] = []
-    # What does not exist hides itself and everything after it, as CUDA has it.
+    # A part of a GPU (MIG) is not in nvidia-smi's list, and counts. What does not exist hides itself and everything after it, as CUDA has it.
     for part in (part.strip() for part in visible.split(",")):
         fits = [
             one
             for one in found
             if (part.isdigit() and one.index == int(part)) or (len(part) > 4 and one.uuid.startswith(part))
         ]
+        if part.startswith("MIG-"):
+            fits = [Gpu(-1, part, "part of a GPU (MIG)", None, None, "", found[0].driver)] if found else []
         if not fits:
             break
         kept.append(fits[0])
@@ -122,40 +125,9 @@ def _owner(pid: str) -> str:
         return f"user {uid}"
 
 
-def gpu_names() -> tuple[str, ...]:
-    """The NVIDIA GPUs that `nvidia-smi` lists and `CUDA_VISIBLE_DEVICES` leaves visible, by name."""
-    if shutil.which("nvidia-smi") is None:
-        return ()
-    try:
-        said = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    names = tuple(line.strip() for line in said.splitlines() if line.strip())
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return names
-    chosen = [part.strip() for part in visible.split(",") if part.strip()]
-    # An index that does not exist hides itself and every one after it, as CUDA has it.
-    kept: list[str] = []
-    for part in chosen:
-        if part.isdigit() and int(part) < len(names):
-            kept.append(names[int(part)])
-        elif part.startswith(("GPU-", "MIG-")):
-            kept.append(part)
-        else:
-            break
-    return tuple(kept)
-
-
 def gpu_count() -> int:
     """How many NVIDIA GPUs a server started here could use."""
-    return len(gpu_names())
+    return len(visible_gpus())
 
 
 def needs_cpu_platform() -> bool:

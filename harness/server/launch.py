@@ -30,9 +30,15 @@ from harness.server.flags import text_of
 from harness.server.hardware import free_port, needs_cpu_platform
 from harness.server.history import boot_key, earlier, note
 from harness.server.progress import BootProgress
-from harness.server.refusals import refuse_own_flags, refuse_taken_port, refuse_wrong_path, sglang_version
+from harness.server.refusals import (
+    refuse_own_flags,
+    refuse_taken_port,
+    refuse_too_few_gpus,
+    refuse_wrong_path,
+    sglang_version,
+)
 from harness.server.vitals import oom_kills
-from harness.server.waiting import Boot, Waiting, died, read_log
+from harness.server.waiting import Boot, DeathWatch, Waiting, died, log_error, read_log
 
 Device = Literal["auto", "cpu", "gpu"]
 
@@ -92,6 +98,7 @@ class SGLangServer(AsyncServer):
         self._log: IO[bytes] | None = None
         self._marker = ""
         self._kills: int | None = None
+        self._death: DeathWatch | None = None
         self._lock = threading.Lock()
         self._ready = False
         self.port = 0
@@ -169,6 +176,8 @@ class SGLangServer(AsyncServer):
         refuse_wrong_path(self.model_path)
         if self._asked_port is not None:
             refuse_taken_port(self.host, self._asked_port)
+        if not self.on_cpu:
+            refuse_too_few_gpus(self.flags, {**os.environ, **self._env})
 
     def _spawn(self) -> None:
         self._log = self.log_path.open("wb")
@@ -223,6 +232,7 @@ class SGLangServer(AsyncServer):
         )
         waiting = Waiting(boot)
         waiting.until_ready()
+        self._death = DeathWatch(self.log_path)
         note(key, waiting.durations)
 
     def log_text(self) -> str:
@@ -243,12 +253,19 @@ class SGLangServer(AsyncServer):
         return self._process is not None and self._process.poll() is None
 
     def check(self) -> None:
-        """Raise `ServerDied`, with the log's telling lines, if the server is gone."""
+        """Raise `ServerDied`, with the log's telling lines, if the server is gone or about to go."""
         if self._process is None:
             raise RuntimeError("the server was not started")
         code = self._process.poll()
         if code is not None:
             raise died(self.log_path, ServerDied, "", code, self._kills)
+        if self._death is not None and self._death.is_dying():
+            raise log_error(
+                self.log_path,
+                ServerDied,
+                "the server is dying (one of its processes is gone)",
+                "its log says no more",
+            )
 
     def stop(self) -> None:
         """End the server and everything that it started. Safe to call again."""

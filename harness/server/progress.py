@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from harness.server.history import Durations
 
@@ -60,6 +61,17 @@ class BootProgress:
         rate = f", {self.rate_gb_s:.2g} GB/s" if self.rate_gb_s else ""
         digits = 1 if self.total_bytes >= 1e9 else 3
         return f"{self.bytes_read / 1e9:.{digits}f}/{self.total_bytes / 1e9:.{digits}f} GB{rate}"
+
+    def facts(self) -> dict[str, Any]:
+        """What a progress line shows beside the phase, named as `harness.commands.progress` knows it."""
+        known: dict[str, Any] = {}
+        if self.shards_total and self.phase is Phase.WEIGHTS:
+            known |= {"done": self.shards_done, "total": self.shards_total}
+        if self.gigabytes:
+            known["read"] = self.gigabytes
+        if self.seconds_left is not None and self.phase is not Phase.READY:
+            known["remaining"] = self.seconds_left
+        return known
 
     def __str__(self) -> str:
         shards = f" {self.shards_done}/{self.shards_total} shards" if self.shards_total else ""

@@ -11,7 +11,7 @@ import pytest
 from harness.paths import fixtures_dir
 from harness.server.failures import BootFailed, ServerDied, ServerError, describe_exit
 from harness.server.signs import READY_LINE, clean_lines, find_sign, from_log, signs, telling_lines
-from harness.server.waiting import died, log_error
+from harness.server.waiting import DeathWatch, died, log_error
 
 FOLDER = fixtures_dir() / "boot-failures"
 CASES: list[dict[str, Any]] = tomllib.loads((FOLDER / "cases.toml").read_text("utf-8"))["case"]
@@ -136,3 +136,16 @@ def test_every_sign_has_its_own_name_and_a_remedy() -> None:
 )
 def test_exits_are_described(code: int, words: str) -> None:
     assert describe_exit(code) == words
+
+
+def test_a_ready_server_that_lost_a_process_is_dying_at_once(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(f"[t] Subprocess scheduler_0 (pid=1) crashed with exit code -9.\n[t] {READY_LINE}!\n")
+    watch = DeathWatch(log)
+    assert not watch.is_dying(), "what was logged before is over"
+    with log.open("a") as handle:
+        handle.write("[t] INFO: 127.0.0.1 - GET /health\n[t] Subprocess detok")
+    assert not watch.is_dying()
+    with log.open("a") as handle:
+        handle.write("enizer (pid=4712) crashed with exit code -9. Triggering SIGQUIT for cleanup...\n")
+    assert watch.is_dying() and watch.is_dying()
