@@ -10,6 +10,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Their assertions are the tests': a failure shows both sides.
+pytest.register_assert_rewrite("tests.bodies")
+
 _SLOW_STARTS = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 settings.register_profile("default", max_examples=200, deadline=None, suppress_health_check=_SLOW_STARTS)

@@ -28,8 +28,11 @@ def plan_for(on: Served) -> Plan:
     return Plan(label="parsers")
 
 
-def scripted_come_back(on: Served) -> None:
-    """Every scripted golden prompt, in each mode: emitted is scripted, the outcome the one expected."""
+def scripted_come_back(on: Served) -> set[str]:
+    """Every scripted golden prompt, in each mode: emitted is scripted, the outcome the one expected.
+
+    Returns the prompts whose served text had a piece twice, a fault of the engine that is called out instead.
+    """
     goldens = [golden for golden in load_golden() if golden.scripted]
     plan = plan_for(on)
 
@@ -45,13 +48,34 @@ def scripted_come_back(on: Served) -> None:
     for one in measured:
         assert one.capture is not None, (one.golden.name, one.outcome.fault)
         assert one.capture.response_token_ids == script_ids(one.golden, on.codec), one.golden.name
+    twice = {one.golden.name for one in measured if has_a_piece_twice(one, on)}
     told = [
         f"{one.golden.name}, {one.outcome.mode}: {one.outcome.verdict} "
         f"({', '.join(loss.name for loss in one.outcome.losses)}), expected {one.outcome.expectation}"
         for one in measured
-        if one.outcome.expected is False
+        if one.outcome.expected is False and one.golden.name not in twice
     ]
     assert told == []
+    for one in measured:
+        if has_a_piece_twice(one, on):
+            assert one.outcome.verdict is Verdict.CONTRADICTED
+            assert "text-differs" in {loss.name for loss in one.outcome.losses}
+    return twice
+
+
+def has_a_piece_twice(one: Measured, on: Served) -> bool:
+    """Whether the served text is that of its ids with one piece twice in a row.
+
+    SGLang 0.5.23 sends the text of a whole answer on in parts of 50 tokens. Where two parts in a row end
+    within a character, what it counts as sent goes back (`find_printable_text` gives less than before), and
+    the piece between comes again (sgl-project/sglang#31598, which tells it of streams).
+    """
+    if one.capture is None or one.capture.raw_text is None or one.capture.response_token_ids is None:
+        return False
+    served = one.capture.raw_text
+    text = on.codec.decode_bytes(one.capture.response_token_ids).decode("utf-8", "replace")
+    extra = len(served) - len(text)
+    return extra > 0 and any(served == text[:at] + text[at - extra :] for at in range(extra, len(text) + 1))
 
 
 def probed(base_url: str) -> ProbeReport:

@@ -26,7 +26,7 @@ DEFAULT = "kimi-k2.5"
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class UnderTest:
     """The server under test. Of one that runs elsewhere, `booted` and `deployment` are None."""
 
     base_url: str
@@ -41,8 +41,8 @@ def wish(pytestconfig: pytest.Config) -> Wishes:
     return wishes(pytestconfig)
 
 
-def _attached(server: AttachedServer) -> Tested:
-    return Tested(server.base_url, server.facts)
+def _attached(server: AttachedServer) -> UnderTest:
+    return UnderTest(server.base_url, server.facts)
 
 
 def refuse_parts(deployment: Deployment) -> None:
@@ -67,7 +67,7 @@ def tested(
     wish: Wishes,
     tmp_path_factory: pytest.TempPathFactory,
     record_testsuite_property: Callable[[str, object], None],
-) -> Iterator[Tested]:
+) -> Iterator[UnderTest]:
     if wish.url is not None:
         one = _attached(attach(wish.url))
         record_facts(record_testsuite_property, one.facts)
@@ -84,14 +84,14 @@ def tested(
     told: list[BootProgress] = []
     log = Path(tmp_path_factory.mktemp("server")) / "server.log"
     with deployment.server(extra_flags=wish.flags, log_path=log, on_progress=told.append) as server:
-        one = Tested(server.base_url, server.facts(), server, deployment, told)
+        one = UnderTest(server.base_url, server.facts(), server, deployment, told)
         record_facts(record_testsuite_property, one.facts)
         record_testsuite_property("shardgate.boot_seconds", round(server.boot_seconds, 1))
         yield one
 
 
 @pytest.fixture(scope="session")
-def booted(tested: Tested) -> SGLangServer:
+def booted(tested: UnderTest) -> SGLangServer:
     """The server, where it was booted here."""
     if tested.booted is None:
         pytest.skip("the server runs already (given by URL): this needs one that is booted here")
@@ -133,7 +133,7 @@ def carries_scripts(booted: SGLangServer) -> SGLangServer:
 
 
 @pytest.fixture(scope="session")
-def unproven(carries_scripts: SGLangServer, tested: Tested, wish: Wishes) -> Served:
+def unproven(carries_scripts: SGLangServer, tested: UnderTest, wish: Wishes) -> Served:
     """The server for scripted bodies, before it is known whether scripts are obeyed."""
     codec = codec_of(tested.facts, wish, carries_scripts.flags)
     fmt = served_format(tested.facts, codec)

@@ -19,7 +19,7 @@ from harness.server.flags import text_of
 from tests.bodies import goldens, server, streams, three_boots
 from tests.bodies.streams import OVER_HTTP, Served
 from tests.bodies.three_boots import BOTH
-from tests.gpu.conftest import Tested
+from tests.gpu.conftest import UnderTest
 
 pytestmark = pytest.mark.gpu
 
@@ -27,15 +27,15 @@ pytestmark = pytest.mark.gpu
 # What any server can be asked ------------------------------------------------------------------------------
 
 
-def test_it_generates_what_it_is_asked(tested: Tested) -> None:
+def test_it_generates_what_it_is_asked(tested: UnderTest) -> None:
     server.generates_exactly(tested, 32)
 
 
-def test_it_can_be_attached(tested: Tested) -> None:
+def test_it_can_be_attached(tested: UnderTest) -> None:
     server.looks_the_same(tested.base_url, tested.facts)
 
 
-def test_the_probe_judges_it(tested: Tested) -> None:
+def test_the_probe_judges_it(tested: UnderTest) -> None:
     goldens.probed(tested.base_url)
 
 
@@ -51,7 +51,7 @@ def test_other_wishes_are_a_mismatch(booted: SGLangServer) -> None:
     server.refuses_another(booted)
 
 
-def test_progress_came_from_the_log(booted: SGLangServer, tested: Tested) -> None:
+def test_progress_came_from_the_log(booted: SGLangServer, tested: UnderTest) -> None:
     server.progressed([now.phase for now in tested.told])
 
 
@@ -64,7 +64,8 @@ def test_scripted_golden_prompts_come_back(served: Served) -> None:
             f"the golden scripts are written in {goldens.MARKERS_OF}'s markers, this is {served.fmt.name}: "
             "the drawn streams below are in its own"
         )
-    goldens.scripted_come_back(served)
+    if twice := goldens.scripted_come_back(served):
+        pytest.xfail(f"SGLang hands out a piece of the text twice, and it was called out: {', '.join(twice)}")
 
 
 def _needs_a_parser(served: Served) -> None:
@@ -125,7 +126,7 @@ def test_a_killed_scheduler_is_a_named_death(booted: SGLangServer) -> None:
     server.dies_by_name(booted, b"scheduler")
 
 
-def test_three_boots_are_one(three: Served, tested: Tested, wish: Wishes, kept: dict[str, Any]) -> None:
+def test_three_boots_are_one(three: Served, tested: UnderTest, wish: Wishes, kept: dict[str, Any]) -> None:
     assert tested.deployment is not None
     cases = three_boots.cases_for(three)
     for boot, deployment in three_boots.other_boots(tested.deployment).items():
