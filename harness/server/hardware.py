@@ -86,7 +86,8 @@ def visible_gpus(environment: Mapping[str, str] | None = None) -> tuple[Gpu, ...
     if visible is None:
         return found
     kept: list[Gpu] = []
-    # A part of a GPU (MIG) is not in nvidia-smi's list, and counts. What does not exist hides itself and everything after it, as CUDA has it.
+    # A part of a GPU (MIG) is not in nvidia-smi's list, and counts. What does not exist hides itself and
+    # everything after it, as CUDA has it.
     for part in (part.strip() for part in visible.split(",")):
         fits = [
             one
