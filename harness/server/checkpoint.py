@@ -168,6 +168,22 @@ def safetensors_header(path: Path) -> tuple[int, dict[str, Any]]:
     return length, header
 
 
+def tensor_names(folder: Path) -> tuple[str, ...]:
+    """The names of a checkpoint's tensors, by its index or its safetensors files; else none."""
+    for name in _INDEXES:
+        weight_map = load_json(folder / name).get("weight_map")
+        if isinstance(weight_map, dict):
+            return tuple(map(str, weight_map))
+    names: list[str] = []
+    for path in weight_files(folder):
+        if path.suffix == ".safetensors":
+            try:
+                names += safetensors_header(path)[1]
+            except (OSError, ValueError):
+                continue
+    return tuple(names)
+
+
 def safetensors_size(path: Path) -> int:
     """How many bytes the file must have by its header. Raises `OSError` or `ValueError`."""
     length, header = safetensors_header(path)

@@ -10,6 +10,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from harness.server.checkpoint import (
     hub_cache,
     load_json,
     local_folder,
+    tensor_names,
     weight_files,
 )
 from harness.server.checkup import Check, gigabytes
@@ -30,6 +32,7 @@ from harness.server.refusals import looks_local
 
 _TOKENIZERS = ("tokenizer.json", "tiktoken.model", "tokenizer.model", "vocab.json", "tekken.json")
 _HUB_SECONDS = 4.0
+_LAYER = re.compile(r"\b(?:layers|h|blocks)\.(\d+)\.")
 
 
 def model_checks(model_path: str, flags: Sequence[str], environment: Mapping[str, str]) -> Iterator[Check]:
@@ -56,6 +59,7 @@ def model_checks(model_path: str, flags: Sequence[str], environment: Mapping[str
         )
         return
     yield _checkpoint(folder, model_path)
+    yield from _layers(folder, config)
     yield _architecture(config, flags)
     yield from _tokenizer(folder, flags)
     yield from _split(config, flags)
@@ -99,6 +103,20 @@ def _nested(config: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(config.get(name), dict):
             return _nested(config[name])
     return config
+
+
+def _layers(folder: Path, config: Mapping[str, Any]) -> Iterator[Check]:
+    """Whether the checkpoint has every layer; SGLang 0.5.23 boots without, and serves what memory held."""
+    wanted = _nested(config).get("num_hidden_layers")
+    there = [int(match[1]) + 1 for match in map(_LAYER.search, tensor_names(folder)) if match]
+    if isinstance(wanted, int) and there and max(there) < wanted:
+        yield Check(
+            "layers",
+            "error",
+            f"config.json says {wanted} layers, the checkpoint has {max(there)}",
+            "SGLang boots all the same, and generates from weights that were never loaded",
+            "fetch config.json and weights of the same revision",
+        )
 
 
 def known_architectures() -> frozenset[str]:

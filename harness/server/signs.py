@@ -56,6 +56,7 @@ _TELLING = re.compile(
     r"|crashed with exit code|died during initialization|NCCL WARN|Health check failed",
     re.IGNORECASE,
 )
+_EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b(?:: |$)")
 _MAX_LINE = 400
 _MAX_SEARCHED = 4000
 
@@ -90,10 +91,19 @@ def find_sign(lines: Iterable[str], *, only_hanging: bool = False) -> tuple[Sign
 
 def from_log(kind: type[ServerError], what: str, where: str, log_text: str, fallback: str) -> ServerError:
     """An error of that kind whose reason and remedy come from the log, or `fallback` and the log's end."""
-    found = find_sign(clean_lines(log_text))
-    why, remedy = (
-        (found[1], found[0].remedy) if found else (fallback, "read the log's end; nothing known fits")
-    )
+    lines = clean_lines(log_text)
+    found = find_sign(lines)
+    if found:
+        why, remedy = found[1], found[0].remedy
+    else:
+        # What nobody has recorded yet is still told in the log's own words.
+        ends = [line for line in lines if _EXCEPTION.search(line)]
+        why = (
+            f"{fallback} in words that are known; its last error: {ends[-1][:_MAX_LINE]}"
+            if ends
+            else fallback
+        )
+        remedy = "read the log's end; nothing known fits"
     error = kind(what, where=where, why=why, remedy=remedy, log_lines=telling_lines(log_text))
     error.sign = found[0].name if found else ""
     return error

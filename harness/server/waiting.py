@@ -102,16 +102,14 @@ def died(path: Path, kind: type[ServerError], when: str, code: int, kills_before
     now = oom_kills()
     kills = now - kills_before if now is not None and kills_before is not None else 0
     what = f"the server died{when} ({describe_exit(code)})"
+    fallback, remedy = "the log has no sign that is known", ""
     if code == -9 and "Received sigquit from a child process" in read_log(path, _TAIL):
         # SGLang's own way to end: a child fails, the main process kills its whole tree, itself included.
         what = f"the server died{when} (one of its processes failed, and SGLang ended itself)"
-        fallback = "the log does not say why"
     elif code == -9:
         fallback = "somebody sent SIGKILL: a user, a job scheduler, or the kernel when host memory runs out"
-    else:
-        fallback = "the log does not say why"
-    remedy = "see `dmesg -T | grep -i -e oom -e killed`, and the limits of the container or job"
-    return log_error(path, kind, what, fallback, remedy if code == -9 else "", max(0, kills))
+        remedy = "see `dmesg -T | grep -i -e oom -e killed`, and the limits of the container or job"
+    return log_error(path, kind, what, fallback, remedy, max(0, kills))
 
 
 _DYING = re.compile(r"Subprocess \S+ \(pid=\d+\) crashed with exit code|\] SIGQUIT received\.")

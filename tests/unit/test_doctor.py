@@ -102,6 +102,19 @@ def test_no_weights_no_config_no_tokenizer(model: Path) -> None:
     assert "no model at" in of(model / "nothing")["model"].what
 
 
+def test_layers_that_the_checkpoint_has_not(model: Path) -> None:
+    """SGLang 0.5.23 boots such a model, and generates from memory that was never filled."""
+    index = model / "model.safetensors.index.json"
+    file = json.loads(index.read_text())["weight_map"]["a"]
+    names = [f"model.layers.{number}.self_attn.q_proj.weight" for number in range(3)]
+    weight_map = {**dict.fromkeys(names, file), "b": "model-00002-of-00002.safetensors"}
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    (model / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": 3}))
+    assert of(model) == {}
+    (model / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": 4}))
+    assert "4 layers, the checkpoint has 3" in of(model)["layers"].what
+
+
 def test_a_cut_tokenizer_is_seen(model: Path) -> None:
     (model / "tokenizer.json").write_text('{"model": {"vocab": {"a": 1')
     assert "tokenizer.json" in of(model)["tokenizer"].what

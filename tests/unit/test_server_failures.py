@@ -101,6 +101,13 @@ def test_an_unknown_ending_is_told_with_the_logs_end() -> None:
     assert error.log_lines == tuple(f"line {n}" for n in range(15, 20))
 
 
+def test_an_error_that_nobody_has_recorded_is_told_in_its_own_words() -> None:
+    text = "Traceback (most recent call last):\n  File x\npkg.mod.NewError: the frob is not set\n[t] bye\n"
+    error = from_log(BootFailed, "the server died", "log x", text, "the log does not say why")
+    assert error.sign == ""
+    assert "pkg.mod.NewError: the frob is not set" in error.why
+
+
 def test_usage_text_and_argument_dumps_are_left_out() -> None:
     lines = telling_lines(UNKNOWN_PARSER)
     assert lines == (UNKNOWN_PARSER.splitlines()[-1],)
