@@ -98,11 +98,7 @@ def from_log(kind: type[ServerError], what: str, where: str, log_text: str, fall
     else:
         # What nobody has recorded yet is still told in the log's own words.
         ends = [line for line in lines if _EXCEPTION.search(line)]
-        why = (
-            f"{fallback} in words that are known; its last error: {ends[-1][:_MAX_LINE]}"
-            if ends
-            else fallback
-        )
+        why = f"{fallback}; the log's last error: {ends[-1][:_MAX_LINE]}" if ends else fallback
         remedy = "read the log's end; nothing known fits"
     error = kind(what, where=where, why=why, remedy=remedy, log_lines=telling_lines(log_text))
     error.sign = found[0].name if found else ""
