@@ -100,7 +100,7 @@ def serve(
             extra_flags=extra, host=host, port=port, log_path=log, on_progress=on_progress
         )
         if dry_run:
-            click.echo(_shown(server, deployment.env))
+            click.echo(_shown(server, deployment.filled().env, port))
             return shell.HOLDS
         found = _examined([server], force)
         _refuse_follower(server, command)
@@ -147,12 +147,12 @@ def _deployment(target: str, extra: tuple[str, ...], file: Path | None) -> Deplo
     return found
 
 
-def _shown(server: SGLangServer, given: Mapping[str, str]) -> str:
+def _shown(server: SGLangServer, given: Mapping[str, str], port: int | None = None) -> str:
     """Return the command line with the variables that it needs, as a shell takes it."""
     from harness.server.cpu import cpu_environment
     from harness.server.hardware import free_port
 
-    server.port = server.port or free_port(server.host)
+    server.port = port or free_port(server.host)
     needed = {**given, **(cpu_environment(server.flags, given) if server.on_cpu else {})}
     words = [f"{name}={value}" for name, value in without_secrets(needed).items()]
     return without_keys(shlex.join([*words, *server.command]))

@@ -137,7 +137,7 @@ def same_path(left: str, right: str) -> bool:
 def differences(flags: Sequence[str], reported: Mapping[str, Any]) -> list[str]:
     """The decisive settings that the server reports otherwise, one sentence each; unreported ones pass."""
     wishes = asked(flags)
-    if wishes.get("enable_dp_attention") is True and reported.get("enable_dp_attention") is False:
+    if wishes.get("enable_dp_attention") is True and "attn_dp_size" in reported:
         # SGLang (0.5.23) turns `--dp-size N --enable-dp-attention` into `--attn-dp-size N` and reports that.
         if "dp_size" in wishes:
             wishes["attn_dp_size"] = wishes.pop("dp_size")
