@@ -10,6 +10,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Their assertions are the tests': a failure shows both sides.
+pytest.register_assert_rewrite("tests.bodies")
+
 _SLOW_STARTS = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 settings.register_profile("default", max_examples=200, deadline=None, suppress_health_check=_SLOW_STARTS)
@@ -25,14 +28,28 @@ settings.register_profile("deep", max_examples=20_000, deadline=None, suppress_h
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
 
 
+_SHORT = {
+    "--base-url": "sglang_url",
+    "--deployment": "sglang_deployment",
+    "--deployments": "sglang_deployments",
+    "--model": "sglang_model",
+    "--gpus": "sglang_gpus",
+    "--extra-flags": "sglang_flags",
+    "--tokenizer": "sglang_tokenizer",
+}
+"""This suite's short names for the plugin's options."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("shardgate")
+    group = parser.getgroup("shardgate suite", "shardgate's own suite, with `-m gpu`")
+    for short, name in _SHORT.items():
+        text = f"the same as --{name.replace('_', '-')}"
+        group.addoption(short, dest=name, metavar="X", default=None, help=text)
     group.addoption(
-        "--gpus", type=int, default=None, help="GPUs that `-m gpu` may use (default: the deployment's)"
+        "--three-boots",
+        action="store_true",
+        help="boot the deployment without its parsers too, and compare the answers (two more boots)",
     )
-    group.addoption("--model", default=None, help="model path or name that the server tests boot")
-    group.addoption("--base-url", default=None, help="a running SGLang server to test instead of booting one")
-    group.addoption("--deployment", default=None, help="entry of fixtures/deployments.toml for `-m gpu`")
 
 
 def pytest_configure(config: pytest.Config) -> None:

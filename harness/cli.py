@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from harness.commands import audit, bank, demo, diff, matrix, probe, serve, shell, verify
+from harness.commands import audit, bank, demo, diff, doctor, matrix, probe, serve, shell, verify
 
 _EPILOG = """\b
 Exit codes: 0 all holds, 1 findings, 2 wrong use or a fault of the environment, 130 interrupted.
@@ -27,9 +27,18 @@ def cli() -> None:
     training data through that could not be proven."""
 
 
-for _command in (
-    demo.demo, serve.serve, probe.probe, audit.audit, diff.diff, verify.verify, matrix.matrix, bank.bank
-):  # fmt: skip
+_COMMANDS = (
+    demo.demo,
+    doctor.doctor,
+    serve.serve,
+    probe.probe,
+    audit.audit,
+    verify.verify,
+    diff.diff,
+    matrix.matrix,
+    bank.bank,
+)
+for _command in _COMMANDS:
     cli.add_command(_command)
 
 

@@ -66,13 +66,47 @@ class Recommendation:
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayFinding:
+    """One thing that a gateway loses on the way.
+
+    `name` is like `field-dropped: return_token_ids`; `side` is request, answer, stream or endpoint. `direct`
+    and `through` say what was seen. `needed`: recording for training goes wrong without it.
+    """
+
+    name: str
+    side: str
+    direct: str
+    through: str
+    consequence: str
+    remedy: str
+    needed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayReport:
+    """The same requests asked of a server and through a gateway in front of it.
+
+    `same_greedy`: both gave the same tokens at temperature 0; if not, generated values are not compared.
+    `checked` names what was compared, `unseen` what could not be told, with the reason.
+    """
+
+    direct: str
+    through: str
+    findings: tuple[GatewayFinding, ...]
+    same_greedy: bool
+    checked: tuple[str, ...]
+    unseen: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """The whole answer about one server."""
+    """The whole answer about one server; `gateway` where it was asked through one."""
 
     server: ServerFacts
     results: tuple[Outcome, ...]
     recommendation: Recommendation
     notes: tuple[str, ...] = ()
+    gateway: GatewayReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,19 +51,41 @@ class WrongTokenizer(ShardgateError):
 
 
 def probe(
-    base_url: str, *, tokenizer: Path | None = None, on_event: OnEvent, trust_remote_code: bool = False
+    base_url: str,
+    *,
+    tokenizer: Path | None = None,
+    on_event: OnEvent,
+    trust_remote_code: bool = False,
+    direct: str | None = None,
+    api_key: str | None = None,
 ) -> ProbeReport:
     """Judge a running server: sampled golden prompts, three modes, one recommendation.
+
+    With `direct`, `base_url` is a gateway in front of that server: the prompts are asked of the server
+    itself, and what gets lost on the way through the gateway is told beside. `api_key` is sent, never kept.
 
     Raises:
         ShardgateError: nobody listens, it is no SGLang, it dies or hangs on the way, its format is unknown,
             or the given tokenizer is not the server's.
     """
+    from harness.gateway import compare
     from harness.server import attach
 
-    on_event("attach", {"message": base_url})
-    server = attach(base_url)
-    codec, notes = _codec_for(server.base_url, tokenizer, trust_remote_code)
+    on_event("attach", {"message": direct or base_url})
+    server = attach(direct or base_url, api_key=api_key)
+    if server.facts.engine_version is None:
+        raise ShardgateError(
+            what="this is a gateway, not the server itself",
+            where=server.base_url,
+            why="its /server_info does not tell SGLang's version, so neither parsers nor flags can be known",
+            remedy="give the server's own URL beside it: shardgate probe GATEWAY --direct SERVER",
+        )
+    gateway = None
+    if direct is not None:
+        gateway = compare(
+            server.base_url, base_url, api_key=api_key, timeout=REQUEST_TIMEOUT, on_event=on_event
+        )
+    codec, notes = _codec_for(server.base_url, tokenizer, trust_remote_code, api_key)
     fmt = served_format(server.facts, codec)
     if fmt is None:
         raise ShardgateError(
@@ -74,15 +96,18 @@ def probe(
             remedy="add the family (docs/adding-a-format.md)",
         )
     plan = Plan(label=urlsplit(server.base_url).netloc)
-    found = _measure(server.base_url, server.facts, sampled(load_golden()), plan, codec, fmt, on_event)
+    goldens = sampled(load_golden())
+    found = _measure(server.base_url, server.facts, goldens, plan, codec, fmt, on_event, api_key=api_key)
     outcomes = tuple(one.outcome for one in found)
-    return ProbeReport(server.facts, outcomes, recommend(server.facts, outcomes, fmt.name), notes)
+    return ProbeReport(server.facts, outcomes, recommend(server.facts, outcomes, fmt.name), notes, gateway)
 
 
-def _codec_for(base_url: str, tokenizer: Path | None, trust: bool) -> tuple[Codec, tuple[str, ...]]:
+def _codec_for(
+    base_url: str, tokenizer: Path | None, trust: bool, api_key: str | None
+) -> tuple[Codec, tuple[str, ...]]:
     from harness.server_codec import ServerCodec
 
-    served = ServerCodec(base_url)
+    served = ServerCodec(base_url, api_key=api_key)
     if tokenizer is None:
         return served, ("tokens were read through the server's own /tokenize and /detokenize",)
     codec = load_codec(tokenizer, trust_remote_code=trust)
@@ -109,9 +134,12 @@ def _measure(
     fmt: Format,
     on_event: OnEvent,
     concurrency: int = 8,
+    api_key: str | None = None,
 ) -> list[Measured]:
     async def ask() -> list[Measured]:
-        async with Client(base_url, facts=facts, timeout=REQUEST_TIMEOUT, concurrency=concurrency) as client:
+        async with Client(
+            base_url, facts=facts, timeout=REQUEST_TIMEOUT, concurrency=concurrency, api_key=api_key
+        ) as client:
             return await measure(client, goldens, plan, codec=codec, fmt=fmt, on_event=on_event)
 
     return asyncio.run(ask())
@@ -208,10 +236,8 @@ def _side_by_side(
 
 
 def _booting(on_event: OnEvent, label: str, progress: BootProgress) -> None:
-    facts: dict[str, object] = {"message": f"{label}: {progress.phase}", "elapsed": progress.elapsed}
-    if progress.shards_total:
-        facts |= {"done": progress.shards_done, "total": progress.shards_total}
-    on_event("boot", facts)
+    facts = {"message": f"{label}: {progress.phase}", "elapsed": progress.elapsed}
+    on_event("boot", facts | progress.facts())
 
 
 def _serve_and_measure(

@@ -39,6 +39,13 @@ def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangServ
 
 
 @pytest.fixture(scope="session")
+def reasoning_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangServer]:
+    """The same model with the reasoning parser alone."""
+    with _boot("tiny-reasoning", tmp_path_factory.mktemp("reasoning")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangServer]:
     """The same model booted without parsers: the seed's case."""
     with _boot("tiny-plain", tmp_path_factory.mktemp("bare")) as server:

@@ -27,21 +27,40 @@ from harness.commands.progress import Progress
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as HTML."
 )
+@click.option(
+    "--direct",
+    metavar="SERVER_URL",
+    help="URL is a gateway in front of this server: also tell what gets lost on the way.",
+)
+@shell.key_option
 @shell.trust_option
 @shell.json_option
 def probe(
-    base_url: str, tokenizer: Path | None, html: Path | None, trust_remote_code: bool, as_json: bool
+    base_url: str,
+    tokenizer: Path | None,
+    html: Path | None,
+    direct: str | None,
+    api_key: str | None,
+    trust_remote_code: bool,
+    as_json: bool,
 ) -> int:
     """Run the sampled golden prompts through the three modes of the server at URL.
 
-    Exits 1 when any outcome is `contradicted`: a field says what the tokens do not.
+    Exits 1 when any outcome is `contradicted`: a field says what the tokens do not; and when a gateway loses
+    a field that recording needs.
     """
     url = checked_url(base_url)
+    server_url = None if direct is None else checked_url(direct, "--direct")
     from harness import pipeline
 
     with Progress() as progress:
         report = pipeline.probe(
-            url, tokenizer=tokenizer, on_event=progress, trust_remote_code=trust_remote_code
+            url,
+            tokenizer=tokenizer,
+            on_event=progress,
+            trust_remote_code=trust_remote_code,
+            direct=server_url,
+            api_key=api_key,
         )
     if html is not None:
         from harness.report.html import write_html
@@ -63,10 +82,11 @@ def probe(
             remedy="look into the server's log, then probe again",
         )
     contradicted = any(outcome.verdict is Verdict.CONTRADICTED for outcome in answered)
-    return shell.FINDINGS if contradicted else shell.HOLDS
+    loses = report.gateway is not None and any(one.needed for one in report.gateway.findings)
+    return shell.FINDINGS if contradicted or loses else shell.HOLDS
 
 
-def checked_url(text: str) -> str:
+def checked_url(text: str, hint: str = "URL") -> str:
     """Return a server's base URL without a trailing slash or `/v1`; `host:port` becomes http.
 
     Raises:
@@ -80,6 +100,6 @@ def checked_url(text: str) -> str:
         valid = False
     if not valid:
         raise click.BadParameter(
-            f"{text!r} is no http(s) URL such as http://127.0.0.1:30000", param_hint="URL"
+            f"{text!r} is no http(s) URL such as http://127.0.0.1:30000", param_hint=hint
         )
     return url.rstrip("/").removesuffix("/v1")

@@ -17,7 +17,9 @@ from typing import Any, Protocol
 from harness.report.text import safe, seconds
 
 _EVERY = 10.0
-"""Seconds between two plain lines of one phase."""
+"""Seconds between two plain lines of one phase, in its first two minutes."""
+_EVERY_LATER = 30.0
+"""The same afterwards: a log of a boot that takes an hour stays readable."""
 _EVERY_SAME = 60.0
 """The same where a line would say again what the last one said; a log shows that the work still goes on."""
 
@@ -134,8 +136,9 @@ class Progress:
     def _plain(self, phase: _Phase, facts: Mapping[str, Any], note: str) -> None:
         now = time.monotonic()
         last = facts.get("total") is not None and facts.get("done") == facts.get("total")
+        every = _EVERY if now - phase.start < 120.0 else _EVERY_LATER
         if (last and note != phase.said) or now - phase.told >= (
-            _EVERY_SAME if note == phase.said else _EVERY
+            _EVERY_SAME if note == phase.said else every
         ):
             phase.told, phase.said = now, note
             self._line(f"{safe(phase.name)}{': ' + note if note else ''}")
@@ -155,4 +158,4 @@ class Progress:
 
     def _line(self, text: str) -> None:
         elapsed = time.monotonic() - self._begin
-        print(f"[{elapsed:7.1f} s] {text}", file=sys.stderr, flush=True)
+        print(f"[{time.strftime('%H:%M:%S')} {elapsed:7.1f} s] {text}", file=sys.stderr, flush=True)

@@ -1,45 +1,90 @@
-"""`shardgate serve`: boots SGLang as the harness does, and stays.
+"""`shardgate serve`: boots SGLang as the harness does, and stays or runs a command against it.
 
 Place in the flow: outermost; calls `harness.server`. Imports light modules at the top.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.commands import shell
+from contracts.errors import ShardgateError
+from harness.commands import child, shell
 from harness.commands.progress import Progress
-from harness.report.text import without_keys
+from harness.report.text import safe, without_keys, without_secrets
 
 if TYPE_CHECKING:
-    from harness.server import BootProgress, SGLangServer
+    from harness.server import BootProgress, Deployment, SGLangServer
+    from harness.server.preflight import Doubt
+
+KEY_VARIABLE = "SHARDGATE_API_KEY"
+"""Holds the key of a server that is attached by URL; a key on the command line would be seen by everybody."""
+
+_COLOURS = {"error": "red", "warning": "yellow", "notice": "cyan"}
+Tell = Callable[["BootProgress"], None]
 
 
 @click.command()
-@click.argument("target", metavar="MODEL_OR_DEPLOYMENT")
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS]...")
+@click.argument("target", metavar="MODEL_DEPLOYMENT_OR_URL")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD]...")
+@click.option(
+    "--flags", multiple=True, metavar="TEXT", help='Flags for SGLang, as "--tp-size 8 --dtype half".'
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on; a free one otherwise.")
 @click.option(
     "--log",
     type=click.Path(dir_okay=False, path_type=Path),
     help="File for the server's log; otherwise one in the temporary folder, kept when the boot fails.",
 )
+@click.option(
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of deployments to look the name up in; shardgate's own otherwise.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the command, boot nothing.")
+@click.option("--force", is_flag=True, help="Boot even when the parsers contradict the model.")
 @shell.json_option
-def serve(target: str, flags: tuple[str, ...], port: int | None, log: Path | None, as_json: bool) -> int:
-    """Boot a server; say when it is ready; keep it until Ctrl-C.
+def serve(
+    target: str,
+    command: tuple[str, ...],
+    flags: tuple[str, ...],
+    host: str,
+    port: int | None,
+    log: Path | None,
+    file: Path | None,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Boot a server; say when it is ready; keep it until Ctrl-C, or run CMD against it.
 
-    MODEL_OR_DEPLOYMENT is a model's folder or hub name (org/model), or an entry of fixtures/deployments.toml.
-    What stands after `--` goes to SGLang as it is. With --json the one value is printed when it is ready.
+    MODEL_DEPLOYMENT_OR_URL is a model's folder or hub name (org/model), a deployment (docs/deployments.md),
+    or the URL of a server that runs. CMD gets SHARDGATE_BASE_URL and OPENAI_BASE_URL in its environment; its
+    exit code is this command's, and the server is ended after it. With --json the one value is printed when
+    the server is ready.
     """
+    if command:
+        if as_json:
+            raise click.UsageError("--json and a command don't go together: standard output is the command's")
+        child.refuse_missing(command)
+    extra = tuple(word for text in flags for word in _words(text))
+    deployment = _deployment(target, extra, file)
+    if deployment.url is not None:
+        return _attached(deployment, command, dry_run, as_json)
+    if deployment.servers:
+        return _group(deployment, extra, command, host, port, dry_run, force, as_json)
+    told: list[str] = []
     with Progress() as progress:
-        told: list[str] = []
 
         def on_progress(now: BootProgress) -> None:
             if not told:
@@ -51,49 +96,198 @@ def serve(target: str, flags: tuple[str, ...], port: int | None, log: Path | Non
             )
             progress(f"boot: {now.phase}", shards)
 
-        server = _server(target, flags, port, log, on_progress)
+        server = deployment.server(
+            extra_flags=extra, host=host, port=port, log_path=log, on_progress=on_progress
+        )
+        if dry_run:
+            click.echo(_shown(server, deployment.filled().env, port))
+            return shell.HOLDS
+        found = _examined([server], force)
+        _refuse_follower(server, command)
         server.start()
     try:
-        facts = server.facts()
-        if as_json:
-            shell.emit(
-                {
-                    "base_url": server.base_url,
-                    "pid": server.pid,
-                    "command": "".join(told),
-                    "log": server.log_path,
-                    "server": facts,
-                }
-            )
-        else:
-            from harness.report.rows import server_words
+        if command:
+            click.echo(f"ready after {server.boot_seconds:.0f} s: {server.base_url}", err=True)
+            from harness.server.flags import text_of
 
-            click.echo(f"ready after {server.boot_seconds:.0f} s: {server_words(facts)}")
-            click.echo(f"log: {server.log_path}; Ctrl-C ends the server")
-        sys.stdout.flush()
-        while True:
-            server.check()
-            time.sleep(1.0)
+            return child.run(command, server, text_of(server.flags, "api_key"))
+        _tell_ready(server, told, found, as_json)
+        _stay(server.check)
+        return shell.HOLDS
     finally:
         server.stop()
 
 
-def _server(
-    target: str,
-    flags: tuple[str, ...],
-    port: int | None,
-    log: Path | None,
-    on_progress: Callable[[BootProgress], None],
-) -> SGLangServer:
-    """Return the server, not started: of the deployment of that name, else of the model at that path or name.
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}", param_hint="--flags") from error
+
+
+def _deployment(target: str, extra: tuple[str, ...], file: Path | None) -> Deployment:
+    """Return what the target names: a URL, a deployment of that name, or the model at that path or name.
 
     Raises:
         ServerError: no deployment has the name, and it can't be a model either.
     """
-    from harness.server import SGLangServer, load_deployment, load_deployments
+    from harness.server import Deployment, load_deployment, load_deployments
+    from harness.server.hardware import needs_cpu_platform
 
-    is_model = "/" in target or Path(target).exists()
-    if is_model and target not in load_deployments():
-        return SGLangServer(target, flags=flags, port=port, log_path=log, on_progress=on_progress)
-    deployment = load_deployment(target)
-    return deployment.server(extra_flags=flags, port=port, log_path=log, on_progress=on_progress)
+    if "://" in target:
+        from harness.commands.probe import checked_url
+
+        found = Deployment(name=target, url=checked_url(target))
+    elif ("/" in target or Path(target).exists()) and target not in load_deployments(file):
+        found = Deployment(name=target, model=target, gpus=0 if needs_cpu_platform() else 1)
+    else:
+        found = load_deployment(target, file)
+    if extra and (found.url is not None or found.servers):
+        raise click.UsageError("--flags go to a server that is booted; write them into the group's members")
+    return found
+
+
+def _shown(server: SGLangServer, given: Mapping[str, str], port: int | None = None) -> str:
+    """Return the command line with the variables that it needs, as a shell takes it."""
+    from harness.server.cpu import cpu_environment
+    from harness.server.hardware import free_port
+
+    server.port = port or free_port(server.host)
+    needed = {**given, **(cpu_environment(server.flags, given) if server.on_cpu else {})}
+    words = [f"{name}={value}" for name, value in without_secrets(needed).items()]
+    return without_keys(shlex.join([*words, *server.command]))
+
+
+def _examined(servers: Sequence[SGLangServer], force: bool) -> list[Doubt]:
+    """Tell what speaks against these boots; stop at a contradiction unless forced."""
+    from harness.server.preflight import doubts
+
+    found = []
+    for server in servers:
+        for doubt in doubts(server.model_path, server.flags):
+            if doubt in found:
+                continue
+            found.append(doubt)
+            if doubt.severity == "error" and not force:
+                raise ShardgateError(
+                    doubt.what, where=server.model_path, why=doubt.why, remedy=f"{doubt.remedy}; or --force"
+                )
+            click.secho(f"{doubt.severity}: ", fg=_COLOURS[doubt.severity], bold=True, nl=False, err=True)
+            click.echo(
+                f"{safe(doubt.what)}\n  why: {safe(doubt.why)}\n  remedy: {safe(doubt.remedy)}", err=True
+            )
+    return found
+
+
+def _refuse_follower(server: SGLangServer, command: tuple[str, ...]) -> None:
+    from harness.server.nodes import node_rank, serves_api
+
+    if command and not serves_api(server.flags):
+        raise ShardgateError(
+            f"node {node_rank(server.flags)} serves no API, so no command can run against it",
+            why="of a server on several machines only node 0 answers requests",
+            remedy="leave the command out here, and give it where --node-rank is 0",
+        )
+
+
+def _tell_ready(server: SGLangServer, told: list[str], found: list[Doubt], as_json: bool) -> None:
+    from harness.server.nodes import node_count, node_rank, serves_api
+
+    facts = server.facts() if serves_api(server.flags) else None
+    if as_json:
+        shell.emit(
+            {
+                "base_url": server.base_url,
+                "pid": server.pid,
+                "command": "".join(told),
+                "log": server.log_path,
+                "server": facts,
+                "doubts": [asdict(doubt) for doubt in found],
+            }
+        )
+    elif facts is not None:
+        from harness.report.rows import server_words
+
+        click.echo(f"ready after {server.boot_seconds:.0f} s: {server_words(facts)}")
+        click.echo(f"log: {server.log_path}; Ctrl-C ends the server")
+    else:
+        rank, count = node_rank(server.flags), node_count(server.flags)
+        click.echo(f"node {rank} of {count} is up after {server.boot_seconds:.0f} s; node 0 serves the API")
+        click.echo(f"log: {server.log_path}; Ctrl-C ends this node, and the others with it")
+    sys.stdout.flush()
+
+
+def _stay(check: Callable[[], None]) -> None:
+    while True:
+        check()
+        time.sleep(1.0)
+
+
+def _attached(deployment: Deployment, command: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
+    if dry_run:
+        click.echo(f"attach to {deployment.filled().url}")
+        return shell.HOLDS
+    key = os.environ.get(KEY_VARIABLE)
+    server = deployment.attach(api_key=key)
+    if command:
+        return child.run(command, server, key)
+    if as_json:
+        shell.emit({"base_url": server.base_url, "server": server.facts})
+    else:
+        from harness.report.rows import server_words
+
+        click.echo(f"{server.base_url} runs: {server_words(server.facts)}")
+        click.echo("give a command after `--` to run it against this server")
+    return shell.HOLDS
+
+
+def _group(
+    deployment: Deployment,
+    extra: tuple[str, ...],
+    command: tuple[str, ...],
+    host: str,
+    port: int | None,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+) -> int:
+    from harness.server.http import LOOPBACK
+
+    members = [one.filled() for one in deployment.members()]
+    if host not in LOOPBACK and any(one.scripted for one in members):
+        raise ShardgateError(
+            f"{deployment.name!r} has scripted servers and may listen on loopback only",
+            where=f"--host {host}",
+            why="the router would hand custom logit processors, which are code, to servers that run them",
+            remedy="leave --host out, or write a group whose members are not scripted",
+        )
+    booted = [one.server(extra_flags=extra) for one in members if one.url is None]
+    if dry_run:
+        for one, server in zip((one for one in members if one.url is None), booted, strict=True):
+            click.echo(_shown(server, one.env))
+        for one in members:
+            if one.url is not None:
+                click.echo(f"attach to {one.url}")
+        words = shlex.join(
+            [*deployment.filled().router_flags, "--host", host, *(["--port", str(port)] if port else [])]
+        )
+        click.echo(f"and in front of them: python -m sglang_router.launch_router {words}")
+        return shell.HOLDS
+    found = _examined(booted, force)
+    group: Any = importlib.import_module("harness.server.group").ServerGroup(deployment, host=host, port=port)
+    with Progress() as progress:
+        progress(f"boot: {len(booted)} servers and their router")
+        group.start()
+    try:
+        if command:
+            click.echo(f"ready: {group.base_url}", err=True)
+            return child.run(command, group)
+        if as_json:
+            shell.emit({"base_url": group.base_url, "doubts": [asdict(doubt) for doubt in found]})
+        else:
+            click.echo(f"ready: {group.base_url}; Ctrl-C ends the router and the servers behind it")
+        sys.stdout.flush()
+        _stay(group.check)
+        return shell.HOLDS
+    finally:
+        group.stop()

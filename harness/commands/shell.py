@@ -36,6 +36,16 @@ def trust_option(command: Command) -> Command:
     )(command)
 
 
+def key_option(command: Command) -> Command:
+    """Add `--api-key`: sent to the server, never shown and never written anywhere."""
+    return click.option(
+        "--api-key",
+        envvar="SHARDGATE_API_KEY",
+        metavar="KEY",
+        help="The server's API key; better by the environment variable SHARDGATE_API_KEY.",
+    )(command)
+
+
 def emit(value: Any) -> None:
     """Print one JSON value on standard output."""
     from harness.report.data import dumps

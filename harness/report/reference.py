@@ -1,4 +1,4 @@
-"""The reference pages of the docs, written from the registries: losses, formats and rules are listed once.
+"""The reference pages of the docs, written from the registries: what they list is listed once.
 
 Place in the flow: beside the reports; `make docs` runs it. May import `contracts`, `harness.paths`, fixtures.
 """
@@ -46,7 +46,47 @@ def known_losses() -> str:
             f"Safe grammar: {form.safe_grammar}",
             "",
         ]
-    return "\n".join([*lines, *_bank()]).rstrip() + "\n"
+    return "\n".join([*lines, *_three_boots(), *_bank()]).rstrip() + "\n"
+
+
+def _three_boots() -> list[str]:
+    """Return what `fixtures/three-boots.toml` says of one boot in place of three, as two tables."""
+    pairs = tomllib.loads((fixtures_dir() / "three-boots.toml").read_text(encoding="utf-8"))["pair"]
+
+    def side(found: list[str]) -> str:
+        return f"{found[1]} ({found[0]})"
+
+    named = [(pair, one) for pair in pairs for one in pair.get("difference", ())]
+    return [
+        "## One boot in place of three",
+        "",
+        "On a server with both parsers the switches of a request stand for a boot without them: the same",
+        "bodies to servers booted with both parsers, a reasoning parser only, and none",
+        "(`tests/server/test_three_boots.py`, SGLang 0.5.23; `fixtures/three-boots.toml`). `plain` is what",
+        "an application sends that sets no switch. The same in every field, finish reason and ids:",
+        "",
+        *_table(
+            ("asked for (of a boot with)", "and asked for (of a boot with)"),
+            ((side(pair["left"]), side(pair["right"])) for pair in pairs if "difference" not in pair),
+        ),
+        "",
+        "Not the same, and why:",
+        "",
+        *_table(
+            ("difference", "between", "in", "what happens", "what to do"),
+            (
+                (
+                    f"`{one['name']}`",
+                    f"{side(pair['left'])} and {side(pair['right'])}",
+                    ", ".join((*one.get("parts", ()), *one.get("whole_only", ()))),
+                    one["what"],
+                    one["then"],
+                )
+                for pair, one in named
+            ),
+        ),
+        "",
+    ]
 
 
 def _bank() -> list[str]:
@@ -111,6 +151,58 @@ def rules() -> str:
     return "\n".join(lines) + "\n"
 
 
+def boot_failures() -> str:
+    """Return `docs/boot-failures.md`: each sign of a failed boot, what it means, what to do, where seen."""
+    folder = fixtures_dir() / "boot-failures"
+    signs = tomllib.loads((folder / "signs.toml").read_text(encoding="utf-8"))["sign"]
+    cases = tomllib.loads((folder / "cases.toml").read_text(encoding="utf-8"))["case"]
+    rows = (
+        (
+            f"`{sign['name']}`",
+            sign["why"].replace("{0}", "…"),
+            sign["remedy"],
+            "; ".join(_origin(case) for case in cases if case["sign"] == sign["name"]),
+        )
+        for sign in signs
+    )
+    lines = [
+        "# Boot failures",
+        "",
+        "<!-- Written by `make docs` from fixtures/boot-failures/; edit those. -->",
+        "",
+        "When a server dies, or says that it will never be ready, its log is searched for these signs,",
+        "from top to bottom; the first that fits gives the error its reason, its remedy and its name",
+        "(`error.sign`). `…` stands for the log's own words. The patterns are in",
+        "`fixtures/boot-failures/signs.toml`, a recorded excerpt for each in `cases.toml`;",
+        "`tests/unit/test_server_failures.py` holds one to the other.",
+        "",
+        "What leaves no line in the log is told by other evidence:",
+        "",
+        "- a death: exit code or signal; the kernel's count of processes that it killed for memory in this",
+        "  control group (`memory.events`), compared with the count at the start;",
+        "- GPUs in use: who holds their memory (pid, user, name), from `nvidia-smi`;",
+        "- a boot that stands still: neither a log line nor bytes read for `stall_timeout` seconds (600, on",
+        "  a CPU 180); `BootStalled` names the phase and each process with its state. Processor time is no",
+        "  sign of life: ranks that wait for each other in NCCL burn it. Nor are lines that the harness's",
+        "  own questions cause in the log;",
+        "- neither ready nor dead when `timeout` is up: `BootTimeout` with the phase it got to;",
+        "- ready and then dead: `ServerDied`, explained by what was logged since it was ready, and at once:",
+        "  SGLang's main process stays for a minute after one of its processes died, and answers.",
+        "",
+        *_table(("sign", "what it means", "what to do", "seen in"), rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _origin(case: dict[str, str]) -> str:
+    """Return where a recorded excerpt comes from, in a few words."""
+    if seen := case.get("seen"):
+        return f"SGLang {case['version']}, made to fail: {seen}"
+    parts = [f"`{case['source']}`"] if case.get("source") else []
+    parts += [case["issue"]] if case.get("issue") else []
+    return f"{', '.join(parts)} (SGLang {case['version']})"
+
+
 def _placeholders(text: str) -> str:
     for name in ("reasoning_parser", "tool_parser"):
         text = text.replace(f"{{{name}}}", "PARSER")
@@ -123,7 +215,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *body)]
 
 
-PAGES = {"known-losses.md": known_losses, "rules.md": rules}
+PAGES = {"boot-failures.md": boot_failures, "known-losses.md": known_losses, "rules.md": rules}
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from contracts.records import Finding, Severity
 from harness.outcomes import DemoReport, Outcome, Recommendation, ShardLine
+from harness.report.gateway import print_gateway
 from harness.report.rows import (
     RECORD_WITH,
     Report,
@@ -82,6 +83,8 @@ def print_report(report: Report, stream: IO[str]) -> None:
     else:
         for note in report.notes:
             out.print(Text(f"note: {safe(note)}"))
+        if report.gateway is not None:
+            print_gateway(out, report.gateway)
     _print_recommendation(out, report.recommendation)
 
 

@@ -9,6 +9,7 @@ from harness.server.attach import AttachedServer, attach, server_facts
 from harness.server.deployments import Deployment, load_deployment, load_deployments
 from harness.server.failures import (
     BootFailed,
+    BootStalled,
     BootTimeout,
     CannotBoot,
     Mismatch,
@@ -25,6 +26,7 @@ __all__ = [
     "AttachedServer",
     "BootFailed",
     "BootProgress",
+    "BootStalled",
     "BootTimeout",
     "CannotBoot",
     "Deployment",

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from contracts.records import ServerFacts
-from harness.server.failures import NotReady, Unreachable
+from harness.server.failures import NoAnswer, NotReady, Unreachable
+from harness.server.families import local_file, remote_code_sha256
 from harness.server.flags import DECISIVE
 from harness.server.http import is_loopback
 from harness.server.ready import info, is_warm, prove_generation
@@ -65,8 +66,19 @@ def server_facts(base_url: str, *, timeout: float = 10.0, api_key: str | None = 
         kv_cache_dtype=_text(merged.get("kv_cache_dtype")),
         speculative=_text(merged.get("speculative_algorithm")),
         lora=json.dumps(merged["lora_paths"]) if merged.get("lora_paths") else None,
-        flags={key: _without_secrets(key, merged[key]) for key in REPORTED if key in merged},
+        flags={key: _without_secrets(key, merged[key]) for key in REPORTED if key in merged}
+        | _remote_code(merged, base_url),
     )
+
+
+def _remote_code(merged: dict[str, Any], base_url: str) -> dict[str, str]:
+    """The digest of the model's own Python code, where it was allowed to run and lies on this machine."""
+    path = str(merged.get("model_path", ""))
+    if merged.get("trust_remote_code") is not True or not is_loopback(base_url):
+        return {}
+    config = local_file(path, "config.json", _text(merged.get("revision")))
+    digest = remote_code_sha256(config.parent) if config else None
+    return {"remote_code_sha256": digest} if digest else {}
 
 
 def _text(value: Any) -> str | None:
@@ -153,10 +165,18 @@ class AttachedServer:
         info(self.base_url, "model_info", timeout=10.0, api_key=self.api_key)
 
 
-def attach(url: str, *, api_key: str | None = None, wait: float = 0.0, prove: bool = True) -> AttachedServer:
+def attach(
+    url: str,
+    *,
+    api_key: str | None = None,
+    wait: float = 0.0,
+    prove: bool = True,
+    patience: float = 60.0,
+) -> AttachedServer:
     """Judge a running server by what it reports; `wait` seconds for one that is still warming up.
 
-    `prove` has it generate a few tokens, the only proof that its weights are there.
+    `prove` has it generate a few tokens, the only proof that its weights are there; `patience` is the seconds
+    that this may take (`/health` 20 at most, the first answer 10).
 
     Raises `Unreachable` (nobody listens, no SGLang, wrong key) or `NotReady` (warming up, no generation).
     """
@@ -165,14 +185,14 @@ def attach(url: str, *, api_key: str | None = None, wait: float = 0.0, prove: bo
         base_url = f"http://{base_url}"
     base_url = base_url.removesuffix("/v1")
     until = time.monotonic() + wait
-    model = info(base_url, "model_info", api_key=api_key)
-    while not is_warm(base_url, api_key=api_key):
+    model = info(base_url, "model_info", timeout=min(10.0, patience), api_key=api_key)
+    while not is_warm(base_url, timeout=min(20.0, patience), api_key=api_key):
         if time.monotonic() >= until:
             raise NotReady(
                 "the server is still warming up",
                 where=base_url + "/health",
-                why="it answers, but says that it is not ready for requests",
-                remedy="wait and try again; if it stays so, read the server's log",
+                why="it answers, but says that it is not ready for requests, or can't say that it is",
+                remedy="wait and try again; if it stays so, its scheduler is stuck: read the server's log",
             )
         time.sleep(0.5)
     if model.get("is_generation") is False:
@@ -182,6 +202,17 @@ def attach(url: str, *, api_key: str | None = None, wait: float = 0.0, prove: bo
             why=f"it serves {model.get('model_path')} as an embedding or reward model",
             remedy="give the URL of a server that was started for generation",
         )
-    if prove:
-        prove_generation(base_url, timeout=60.0, api_key=api_key)
-    return AttachedServer(base_url, server_facts(base_url, api_key=api_key), api_key)
+    try:
+        # Half of a prefill/decode pair can't answer alone; its /health asked a made-up partner.
+        server = info(base_url, "server_info", timeout=min(10.0, patience), api_key=api_key)
+        if prove and server.get("disaggregation_mode") in (None, "null"):
+            prove_generation(base_url, timeout=patience, api_key=api_key)
+        return AttachedServer(base_url, server_facts(base_url, api_key=api_key), api_key)
+    except NoAnswer as error:
+        # The port answers; what needs the scheduler (these do, /model_info does not) waits for ever.
+        raise NotReady(
+            "the server does not generate",
+            where=error.where,
+            why=f"its port answers and /health says 200; what needs its scheduler gets {error.why}",
+            remedy="its scheduler is stuck, stopped or overloaded: read the server's log",
+        ) from error

@@ -30,6 +30,7 @@ from typing import Any
 from harness.paths import fixtures_dir
 from harness.server.attach import AttachedServer, attach
 from harness.server.failures import CannotBoot
+from harness.server.http import LOOPBACK
 from harness.server.launch import SGLangServer
 from harness.server.progress import BootProgress
 
@@ -149,11 +150,15 @@ class Deployment:
         self,
         *,
         extra_flags: tuple[str, ...] = (),
+        host: str = "127.0.0.1",
         port: int | None = None,
         log_path: Path | None = None,
         on_progress: Callable[[BootProgress], None] | None = None,
     ) -> SGLangServer:
         """A server of this deployment, not started yet.
+
+        One that other machines can reach is never scripted: a custom logit processor is code that it would
+        run for whoever sends it.
 
         Raises `CannotBoot` where there is no one server to boot (a URL, a group) or a placeholder is not set.
         """
@@ -164,10 +169,11 @@ class Deployment:
                 why=f"it names a running server: {self.url}" if self.url else "it is a group of servers",
                 remedy="attach to it" if self.url else "boot it as a group (harness.server.group)",
             )
-        ready = self.filled()
+        ready = replace(self.filled(), scripted=self.scripted and host in LOOPBACK)
         return SGLangServer(
             ready.model_path(),
             flags=(*ready.all_flags(), *extra_flags),
+            host=host,
             port=port,
             log_path=log_path,
             device="gpu" if self.gpus else "cpu",
@@ -282,7 +288,9 @@ def _deployment(name: str, table: Any, path: Path) -> Deployment:
             raise _wrong(name, path, f"{kind!r} excludes {', '.join(map(repr, others))}")
     if not _ONLY.keys() & table.keys():
         _check_server(name, table, path)
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+    }
     return Deployment(name=name, file=path, **given)
 
 

@@ -21,6 +21,7 @@ ALIASES: dict[str, str] = {
     "pipeline_parallel_size": "pp_size",
     "ep": "ep_size",
     "expert_parallel_size": "ep_size",
+    "attention_data_parallel_size": "attn_dp_size",
     "nccl_init_addr": "dist_init_addr",
     "speculative_draft_model": "speculative_draft_model_path",
     "enable_hicache": "enable_hierarchical_cache",
@@ -33,6 +34,7 @@ DECISIVE: tuple[str, ...] = (
     "tp_size",
     "pp_size",
     "dp_size",
+    "attn_dp_size",
     "nnodes",
     "dtype",
     "quantization",
@@ -68,6 +70,8 @@ _RESOLVED: dict[tuple[str, str], str] = {
     ("dtype", "half"): "float16",
     ("dtype", "float"): "float32",
     ("speculative_algorithm", "NEXTN"): "EAGLE",
+    ("tool_call_parser", "qwen25"): "qwen",
+    ("tool_call_parser", "glm45"): "glm",
 }
 """Values that SGLang itself renames."""
 
@@ -113,7 +117,8 @@ def _same(key: str, wanted: str | bool | list[str], reported: Any) -> bool:
         return True  # structured values are reported in another shape than they are given
     if wanted == "auto":
         return True
-    wanted = _RESOLVED.get((key, wanted), wanted)
+    if str(reported) == _RESOLVED.get((key, wanted)):
+        return True
     if isinstance(reported, int | float) and not isinstance(reported, bool):
         try:
             return float(wanted) == float(reported)
@@ -131,8 +136,15 @@ def same_path(left: str, right: str) -> bool:
 
 def differences(flags: Sequence[str], reported: Mapping[str, Any]) -> list[str]:
     """The decisive settings that the server reports otherwise, one sentence each; unreported ones pass."""
+    wishes = asked(flags)
+    if wishes.get("enable_dp_attention") is True and "attn_dp_size" in reported:
+        # SGLang (0.5.23) turns `--dp-size N --enable-dp-attention` into `--attn-dp-size N` and reports that.
+        if "dp_size" in wishes:
+            wishes["attn_dp_size"] = wishes.pop("dp_size")
+        if str(reported.get("attn_dp_size")) == wishes.get("attn_dp_size"):
+            del wishes["enable_dp_attention"]
     return [
         f"asked for {key} = {wanted!r}, the server reports {reported[key]!r}"
-        for key, wanted in asked(flags).items()
+        for key, wanted in wishes.items()
         if key in DECISIVE and key in reported and not _same(key, wanted, reported[key])
     ]

@@ -6,49 +6,129 @@ Place in the flow: asked by the launcher and by the GPU tests. Imports the stand
 from __future__ import annotations
 
 import os
+import pwd
 import random
 import shutil
 import socket
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.server.failures import CannotBoot
 
 
-def gpu_names() -> tuple[str, ...]:
-    """The NVIDIA GPUs that `nvidia-smi` lists and `CUDA_VISIBLE_DEVICES` leaves visible, by name."""
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as `nvidia-smi` describes it; memory in bytes, None where it does not tell."""
+
+    index: int
+    uuid: str
+    name: str
+    total: int | None
+    free: int | None
+    capability: str
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUser:
+    """A process that holds memory of a GPU."""
+
+    gpu: int
+    pid: int
+    user: str
+    name: str
+    used: int | None
+
+    def __str__(self) -> str:
+        held = f" holds {self.used / 2**30:.1f} GiB" if self.used is not None else ""
+        return f"GPU {self.gpu}: pid {self.pid} ({self.user}, {self.name}){held}"
+
+
+def _ask(what: str, fields: str) -> list[list[str]]:
+    """The rows of an `nvidia-smi` query; none where there is no driver or it does not answer."""
     if shutil.which("nvidia-smi") is None:
-        return ()
+        return []
     try:
         said = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            ["nvidia-smi", f"--query-{what}={fields}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             timeout=30,
             check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError):
-        return ()
-    names = tuple(line.strip() for line in said.splitlines() if line.strip())
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return []
+    width = fields.count(",") + 1
+    rows = ([cell.strip() for cell in line.split(",")] for line in said.splitlines() if line.strip())
+    return [row for row in rows if len(row) == width]
+
+
+def _bytes(mebibytes: str) -> int | None:
+    return int(mebibytes) * 2**20 if mebibytes.isdigit() else None
+
+
+def all_gpus() -> tuple[Gpu, ...]:
+    """The GPUs of this machine, visible or not."""
+    rows = _ask("gpu", "index,uuid,name,memory.total,memory.free,compute_cap,driver_version")
+    return tuple(
+        Gpu(int(row[0]), row[1], row[2], _bytes(row[3]), _bytes(row[4]), row[5], row[6])
+        for row in rows
+        if row[0].isdigit()
+    )
+
+
+def visible_gpus(environment: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""
+    found = all_gpus()
+    visible = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return names
-    chosen = [part.strip() for part in visible.split(",") if part.strip()]
-    # An index that does not exist hides itself and every one after it, as CUDA has it.
-    kept: list[str] = []
-    for part in chosen:
-        if part.isdigit() and int(part) < len(names):
-            kept.append(names[int(part)])
-        elif part.startswith(("GPU-", "MIG-")):
-            kept.append(part)
-        else:
+        return found
+    kept: list[Gpu] = []
+    # A part of a GPU (MIG) is not in nvidia-smi's list, and counts. What does not exist hides itself and
+    # everything after it, as CUDA has it.
+    for part in (part.strip() for part in visible.split(",")):
+        fits = [
+            one
+            for one in found
+            if (part.isdigit() and one.index == int(part)) or (len(part) > 4 and one.uuid.startswith(part))
+        ]
+        if part.startswith("MIG-"):
+            fits = [Gpu(-1, part, "part of a GPU (MIG)", None, None, "", found[0].driver)] if found else []
+        if not fits:
             break
+        kept.append(fits[0])
     return tuple(kept)
+
+
+def gpu_users() -> tuple[GpuUser, ...]:
+    """Who holds GPU memory here. In a container other containers' processes may stay hidden."""
+    rows = _ask("compute-apps", "gpu_uuid,pid,process_name,used_memory")
+    if not rows:
+        return ()
+    numbers = {one.uuid: one.index for one in all_gpus()}
+    return tuple(
+        GpuUser(numbers.get(row[0], -1), int(row[1]), _owner(row[1]), Path(row[2]).name, _bytes(row[3]))
+        for row in rows
+        if row[1].isdigit()
+    )
+
+
+def _owner(pid: str) -> str:
+    try:
+        uid = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return "a user of another container"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def gpu_count() -> int:
     """How many NVIDIA GPUs a server started here could use."""
-    return len(gpu_names())
+    return len(visible_gpus())
 
 
 def needs_cpu_platform() -> bool:

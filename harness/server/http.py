@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.server.failures import Unreachable
+from harness.server.failures import NoAnswer, Unreachable
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -43,7 +43,8 @@ def call(
 ) -> Answer:
     """GET, or POST of a JSON payload; every HTTP status is an answer.
 
-    Raises `Unreachable` when no HTTP answer comes: refused, reset, timed out, or not HTTP.
+    Raises `Unreachable` when no HTTP answer comes: refused, reset, or not HTTP; `NoAnswer` when none came
+    in time.
     """
     headers = {"Accept": "application/json"}
     if payload is not None:
@@ -66,16 +67,17 @@ def call(
                 return Answer(error.code, None)
     except urllib.error.URLError as error:
         reason = error.reason
-        why = "no answer in time" if isinstance(reason, TimeoutError) else str(reason)
-        raise _unreachable(base_url, path, why) from error
+        if isinstance(reason, TimeoutError):
+            raise _unreachable(base_url, path, f"no answer within {timeout:g} s", NoAnswer) from error
+        raise _unreachable(base_url, path, str(reason)) from error
     except TimeoutError as error:
-        raise _unreachable(base_url, path, f"no answer within {timeout:g} s") from error
+        raise _unreachable(base_url, path, f"no answer within {timeout:g} s", NoAnswer) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _unreachable(base_url, path, f"{type(error).__name__}: {error}") from error
 
 
-def _unreachable(base_url: str, path: str, why: str) -> Unreachable:
-    return Unreachable(
+def _unreachable(base_url: str, path: str, why: str, kind: type[Unreachable] = Unreachable) -> Unreachable:
+    return kind(
         "the server does not answer",
         where=base_url + path,
         why=why,

@@ -23,13 +23,22 @@ from contracts.records import ServerFacts
 from harness.server import guard
 from harness.server.aio import AsyncServer
 from harness.server.attach import AttachedServer, attach, server_facts
+from harness.server.checkpoint import checkpoint_bytes
 from harness.server.cpu import cpu_environment, cpu_flags
-from harness.server.failures import ServerDied, describe_exit
+from harness.server.failures import ServerDied
 from harness.server.flags import text_of
 from harness.server.hardware import free_port, needs_cpu_platform
+from harness.server.history import boot_key, earlier, note
 from harness.server.progress import BootProgress
-from harness.server.refusals import refuse_own_flags, refuse_taken_port, refuse_wrong_path, sglang_version
-from harness.server.waiting import Boot, Waiting, log_error, read_log
+from harness.server.refusals import (
+    refuse_own_flags,
+    refuse_taken_port,
+    refuse_too_few_gpus,
+    refuse_wrong_path,
+    sglang_version,
+)
+from harness.server.vitals import oom_kills
+from harness.server.waiting import Boot, DeathWatch, Waiting, died, log_error, read_log
 
 Device = Literal["auto", "cpu", "gpu"]
 
@@ -58,11 +67,15 @@ class SGLangServer(AsyncServer):
         log_path: str | os.PathLike[str] | None = None,
         device: Device = "auto",
         timeout: float | None = None,
+        stall_timeout: float | None = None,
         grace: float = 10.0,
         on_progress: Callable[[BootProgress], None] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         """`timeout` is the seconds until ready: 900 on a CPU and 7200 elsewhere unless given.
+
+        `stall_timeout` is the longest time without a sign of life, which is a line in the log or bytes read:
+        180 on a CPU and 600 elsewhere unless given, 0 for no limit.
 
         `grace` is the seconds between SIGINT and SIGKILL at the end. `on_progress` is called for every
         step of the boot, and once a second. `env` is added to the environment.
@@ -72,6 +85,8 @@ class SGLangServer(AsyncServer):
         self.on_cpu = needs_cpu_platform() if device == "auto" else device == "cpu"
         self.flags = tuple(flags) + (cpu_flags(flags) if self.on_cpu else ())
         self.timeout = timeout if timeout is not None else (900.0 if self.on_cpu else 7200.0)
+        patience = stall_timeout if stall_timeout is not None else (180.0 if self.on_cpu else 600.0)
+        self.stall_timeout = patience or None
         self._grace = grace
         self._asked_port = port
         self._asked_log = None if log_path is None else Path(log_path)
@@ -82,6 +97,8 @@ class SGLangServer(AsyncServer):
         self._guard: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._marker = ""
+        self._kills: int | None = None
+        self._death: DeathWatch | None = None
         self._lock = threading.Lock()
         self._ready = False
         self.port = 0
@@ -139,6 +156,7 @@ class SGLangServer(AsyncServer):
         self._refuse_early()
         self.port = self._asked_port if self._asked_port is not None else free_port(self.host)
         self._marker = uuid.uuid4().hex
+        self._kills = oom_kills()
         self.log_path = (
             self._asked_log or Path(tempfile.gettempdir()) / f"sglang-{self.port}-{self._marker[:8]}.log"
         )
@@ -158,6 +176,8 @@ class SGLangServer(AsyncServer):
         refuse_wrong_path(self.model_path)
         if self._asked_port is not None:
             refuse_taken_port(self.host, self._asked_port)
+        if not self.on_cpu:
+            refuse_too_few_gpus(self.flags, {**os.environ, **self._env})
 
     def _spawn(self) -> None:
         self._log = self.log_path.open("wb")
@@ -193,7 +213,9 @@ class SGLangServer(AsyncServer):
     def _wait(self, started: float, version: str) -> None:
         process = self._process
         assert process is not None
+        key = boot_key(self.model_path, self.flags, "cpu" if self.on_cpu else "gpu")
         boot = Boot(
+            pid=process.pid,
             base_url=self.base_url,
             api_key=self._api_key,
             model_path=self.model_path,
@@ -203,9 +225,15 @@ class SGLangServer(AsyncServer):
             exit_code=process.poll,
             started=started,
             timeout=self.timeout,
+            stall_timeout=self.stall_timeout,
+            total_bytes=checkpoint_bytes(self.model_path),
+            earlier=earlier(key),
             on_progress=self._on_progress,
         )
-        Waiting(boot).until_ready()
+        waiting = Waiting(boot)
+        waiting.until_ready()
+        self._death = DeathWatch(self.log_path)
+        note(key, waiting.durations)
 
     def log_text(self) -> str:
         """All that the server has logged so far."""
@@ -225,16 +253,18 @@ class SGLangServer(AsyncServer):
         return self._process is not None and self._process.poll() is None
 
     def check(self) -> None:
-        """Raise `ServerDied`, with the log's telling lines, if the server is gone."""
+        """Raise `ServerDied`, with the log's telling lines, if the server is gone or about to go."""
         if self._process is None:
             raise RuntimeError("the server was not started")
         code = self._process.poll()
         if code is not None:
+            raise died(self.log_path, ServerDied, "", code, self._kills)
+        if self._death is not None and self._death.is_dying():
             raise log_error(
                 self.log_path,
                 ServerDied,
-                f"the server died ({describe_exit(code)})",
-                "the log does not say why",
+                "the server is dying (one of its processes is gone)",
+                "its log says no more",
             )
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ from harness.server import guard
 
 
 class GuardedProcess:
-    """A process in a group of its own, writing into `log_path`; ended with the group, and when we are gone."""
+    """A process in a group of its own, logging into `log_path`; ended with the group, or when we are gone."""
 
     def __init__(
         self, command: Sequence[str], log_path: Path, *, env: Mapping[str, str], grace: float = 10.0

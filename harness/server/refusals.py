@@ -9,12 +9,12 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.server.failures import CannotBoot
-from harness.server.flags import asked
-from harness.server.hardware import port_is_free
+from harness.server.flags import asked, has, text_of
+from harness.server.hardware import gpu_users, port_is_free, visible_gpus
 
 OWN = {"model_path": "model_path", "host": "host=", "port": "port="}
 """Settings that the launcher gives SGLang itself, and the argument by which a caller sets them."""
@@ -73,3 +73,40 @@ def refuse_taken_port(host: str, port: int) -> None:
             why="another process listens there, or the address is not this machine's",
             remedy="choose another port, or leave the port out and a free one is found",
         )
+
+
+def _number(flags: Sequence[str], name: str) -> int:
+    text = text_of(flags, name) or "1"
+    return int(text) if text.isdigit() and int(text) > 0 else 1
+
+
+def ranks_here(flags: Sequence[str]) -> int:
+    """How many ranks, each with a GPU of its own, these flags start on one machine."""
+    ranks = _number(flags, "tp_size") * _number(flags, "pp_size")
+    if not has(flags, "enable_dp_attention"):
+        # With DP attention the replicas share the tensor-parallel ranks; else each has its own.
+        ranks *= _number(flags, "dp_size")
+    return -(-ranks // _number(flags, "nnodes"))
+
+
+def refuse_too_few_gpus(flags: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Raise `CannotBoot` when CUDA shows fewer GPUs than the flags ask for. Only NVIDIA's are counted."""
+    if text_of(flags, "device") not in (None, "cuda") or environment.get("SGLANG_PLATFORM"):
+        return
+    if Path("/dev/kfd").exists() or os.uname().sysname == "Darwin":
+        return
+    base = text_of(flags, "base_gpu_id") or "0"
+    wanted = ranks_here(flags) + (int(base) if base.isdigit() else 0)
+    there = visible_gpus(environment)
+    if len(there) >= wanted:
+        return
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    users = gpu_users()
+    raise CannotBoot(
+        f"{wanted} GPU{'s' if wanted > 1 else ''} wanted, {len(there)} visible",
+        where="nvidia-smi" + ("" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"),
+        why="--tp-size × --pp-size × --dp-size over --nnodes machines gives the GPUs that this one needs"
+        + ("; in use: " + "; ".join(map(str, users[:8])) if users else ""),
+        remedy="lower --tp-size, give --nnodes, or make the GPUs visible (CUDA_VISIBLE_DEVICES, the "
+        "container's --gpus all)",
+    )

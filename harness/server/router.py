@@ -261,7 +261,7 @@ class Router:
                 kind,
                 f"{what} ({describe_exit(code)})",
                 "its log has the reason",
-                "correct what the log's lines name; `python -m sglang_router.launch_router --help` lists flags",
+                f"correct what the log's lines name; `python -m {MODULE} --help` lists the flags",
             )
 
     def _error(self, kind: type[ServerError], what: str, why: str, remedy: str) -> ServerError:

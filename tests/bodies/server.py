@@ -5,17 +5,29 @@ Place in the flow: called by `tests/server` and `tests/gpu` with a ready server.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
-from harness.server import Mismatch, Phase, SGLangServer, attach
+from contracts.records import ServerFacts
+from harness.server import Mismatch, Phase, ServerDied, SGLangServer, Unreachable, attach
 from harness.server.guard import group_members
 from harness.server.http import call
 from harness.server.ready import confirm, info
 
 
-def generates_exactly(server: SGLangServer, count: int) -> list[int]:
+class HasUrl(Protocol):
+    """A server that is booted here, or one that runs elsewhere."""
+
+    @property
+    def base_url(self) -> str: ...
+
+
+def generates_exactly(server: HasUrl, count: int) -> list[int]:
     """The ids of a greedy generation of `count` tokens, end tokens ignored."""
     request: dict[str, Any] = {
         "input_ids": [5, 6, 7, 8],
@@ -53,12 +65,18 @@ def refuses_another(server: SGLangServer) -> None:
 
 
 def can_be_attached(server: SGLangServer) -> None:
-    """A second look by URL sees the same server; the forms in which people write URLs are all one."""
-    attached = attach(server.base_url)
-    assert attached.facts == server.facts()
+    """A second look by URL sees the same server, and how it was started."""
+    looks_the_same(server.base_url, server.facts())
+    command = attach(server.base_url, prove=False).command
+    assert command is not None and server.model_path in command
+
+
+def looks_the_same(base_url: str, facts: ServerFacts) -> None:
+    """Attached once more, the server tells the same; the forms in which people write URLs are all one."""
+    attached = attach(base_url)
+    assert attached.facts == facts
     assert attached.alive()
-    assert attach(f"{server.base_url}/v1/", prove=False).base_url == server.base_url
-    assert attached.command is not None and server.model_path in attached.command
+    assert attach(f"{base_url}/v1/", prove=False).base_url == base_url
 
 
 def progressed(phases: list[Phase]) -> None:
@@ -72,3 +90,22 @@ def progressed(phases: list[Phase]) -> None:
 def is_gone(pid: int) -> None:
     """Nothing of the server's process group lives."""
     assert group_members(pid) == []
+
+
+def dies_by_name(server: SGLangServer, process: bytes) -> None:
+    """A killed process of the group, found by its name, ends the server; the error tells, nothing is left."""
+    server.check()
+    pid = server.pid
+    names = {member: Path(f"/proc/{member}/cmdline").read_bytes() for member in group_members(pid)}
+    os.kill(next(member for member, name in names.items() if process in name), signal.SIGKILL)
+    until = time.monotonic() + 120
+    while server.alive() and time.monotonic() < until:
+        time.sleep(0.2)
+    with pytest.raises(ServerDied) as told:
+        server.check()
+    assert str(server.log_path) in str(told.value)
+    assert told.value.log_lines
+    server.stop()
+    is_gone(pid)
+    with pytest.raises(Unreachable, match="does not answer"):
+        call(server.base_url, "/model_info")

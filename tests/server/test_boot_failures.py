@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +27,10 @@ from harness.server import (
     Unreachable,
     attach,
 )
+from harness.server.checkpoint import safetensors_header
+from harness.server.doctor import examine
 from harness.server.guard import group_members
+from harness.server.vitals import processes
 
 pytestmark = pytest.mark.server
 
@@ -62,8 +69,100 @@ def test_a_damaged_checkpoint(model: Path, tmp_path: Path) -> None:
     with weights.open("rb+") as handle:
         handle.truncate(weights.stat().st_size // 2)
     error = failed_boot(SGLangServer(broken, device="cpu", log_path=tmp_path / "server.log"), BootFailed)
-    assert "checkpoint file is damaged" in error.why
+    assert error.sign == "checkpoint-damaged"
     assert any("SafetensorError" in line for line in error.log_lines)
+
+
+def _split_weights(folder: Path) -> list[Path]:
+    """Turn the model's one safetensors file into two and an index, as large models come."""
+    (whole,) = folder.glob("*.safetensors")
+    length, header = safetensors_header(whole)
+    data = whole.read_bytes()[8 + length :]
+    header.pop("__metadata__", None)
+    names = sorted(header)
+    shards, weight_map = [], {}
+    for number, part in enumerate((names[: len(names) // 2], names[len(names) // 2 :]), 1):
+        shard = folder / f"model-{number:05}-of-00002.safetensors"
+        entries, body = {}, b""
+        for name in part:
+            begin, end = header[name]["data_offsets"]
+            entries[name] = {**header[name], "data_offsets": [len(body), len(body) + end - begin]}
+            body += data[begin:end]
+            weight_map[name] = shard.name
+        text = json.dumps(entries).encode()
+        shard.write_bytes(struct.pack("<Q", len(text)) + text + body)
+        shards.append(shard)
+    whole.unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return shards
+
+
+def pointer(folder: Path) -> None:
+    for path in folder.glob("*.safetensors"):
+        path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4661195696\n")
+
+
+def unknown_architecture(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["NoSuchForCausalLM"]}))
+
+
+def no_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+
+
+def missing_shard_file(folder: Path) -> None:
+    _split_weights(folder)[1].unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sign", "check"),
+    [
+        (missing_shard_file, "checkpoint-incomplete", "checkpoint"),
+        (pointer, "checkpoint-pointer", "checkpoint"),
+        (unknown_architecture, "unknown-architecture", "architecture"),
+        (no_tokenizer, "tokenizer", "tokenizer"),
+    ],
+)
+def test_a_model_that_is_not_whole(
+    spoil: Callable[[Path], None], sign: str, check: str, model: Path, tmp_path: Path
+) -> None:
+    """The log names it after some 10 s of boot, and the doctor before any."""
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    spoil(broken)
+    assert check in {one.name for one in examine(str(broken), quick=True) if one.outcome == "error"}
+    error = failed_boot(SGLangServer(broken, device="cpu", log_path=tmp_path / "server.log"), BootFailed)
+    assert error.sign == sign
+    assert error.remedy
+
+
+def test_a_taken_port_of_the_ranks(model: Path, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        server = SGLangServer(
+            model, flags=["--nccl-port", port], device="cpu", log_path=tmp_path / "server.log"
+        )
+        error = failed_boot(server, BootFailed)
+    assert error.sign == "rank-port-taken" and port in error.why
+
+
+def test_a_scheduler_killed_while_booting(model: Path, tmp_path: Path) -> None:
+    """As the kernel does it when memory runs out: without a word of its own."""
+    server = SGLangServer(model, device="cpu", log_path=tmp_path / "server.log")
+
+    def kill(now: BootProgress) -> None:
+        found = [one.pid for one in processes(server.pid) if "scheduler" in one.name]
+        if now.phase is Phase.RANKS and found:
+            os.kill(found[0], signal.SIGKILL)
+
+    server._on_progress = kill
+    error = failed_boot(server, BootFailed)
+    assert error.sign == "rank-killed"
+    assert "SIGKILL" in error.why and "memory" in error.remedy
 
 
 def test_too_little_time(model: Path, tmp_path: Path) -> None:

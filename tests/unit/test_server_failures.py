@@ -2,83 +2,45 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from harness.server.failures import (
-    SIGNS,
-    BootFailed,
-    ServerError,
-    clean_lines,
-    describe_exit,
-    find_sign,
-    from_log,
-    telling_lines,
+from harness.paths import fixtures_dir
+from harness.server.failures import BootFailed, ServerDied, ServerError, describe_exit
+from harness.server.signs import READY_LINE, clean_lines, find_sign, from_log, signs, telling_lines
+from harness.server.waiting import DeathWatch, died, log_error
+
+FOLDER = fixtures_dir() / "boot-failures"
+CASES: list[dict[str, Any]] = tomllib.loads((FOLDER / "cases.toml").read_text("utf-8"))["case"]
+BY_SIGN = {case["sign"]: case["log"] for case in reversed(CASES)}
+UNKNOWN_PARSER, DAMAGED, PORT = (
+    BY_SIGN[name] for name in ("unknown-choice", "checkpoint-damaged", "port-taken")
 )
 
-# Recorded from SGLang 0.5.23 on a CPU, shortened where `…` stands.
-UNKNOWN_PARSER = """\
-usage: sglang serve [-h] --model-path MODEL_PATH
-                    [--tokenizer-path TOKENIZER_PATH]
-                    [--reasoning-parser {auto,kimi_k2,qwen3}]
-sglang serve: error: argument --reasoning-parser: invalid choice: 'nosuch' (choose from 'auto', 'kimi_k2')
-"""
-UNKNOWN_FLAG = "sglang serve: error: unrecognized arguments: --no-such-flag\n"
-DAMAGED = """\
-[2026-11-29 18:48:31] Ignore import error when loading sglang.srt.models.inkling: No module named 'cutlass'
-[2026-11-29 18:48:31] Load weight begin. avail mem=21.26 GB
-Multi-thread loading shards:   0% Completed | 0/5 […]\rMulti-thread loading shards:  20% Completed | 1/5
-[2026-11-29 18:48:32] Scheduler hit an exception: Traceback (most recent call last):
-  File "…/weight_utils.py", line 1354, in _load_file
-    with safetensors.safe_open(st_file, framework="pt", device="cpu") as f:
-safetensors._safetensors_rust.SafetensorError: Error while deserializing header: invalid header length
 
-[2026-11-29 18:48:32] Received sigquit from a child process. It usually means the child failed.
-"""
-WRONG_PATH = """\
-huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name': '/srv/none'. …
-
-The above exception was the direct cause of the following exception:
-
-OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/srv/none'. …
-"""
-NO_PACKAGE = """\
-  File "…/sglang/srt/entrypoints/openai/audio_chunking.py", line 24, in <module>
-    import soundfile as sf
-ModuleNotFoundError: No module named 'soundfile'
-"""
-PORT = (
-    "[2026-11-29 19:22:08] ERROR:    [Errno 98] error while attempting to bind on address "
-    "('127.0.0.1', 31079): address already in use\n"
-)
-# Messages of torch, as its documentation and SGLang's issues show them.
-GPU_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 14.00 GiB. GPU 0 has …\n"
-
-CASES = {
-    "unknown-choice": (UNKNOWN_PARSER, "nosuch"),
-    "unknown-flag": (UNKNOWN_FLAG, "--no-such-flag"),
-    "checkpoint-damaged": (DAMAGED, "invalid header length"),
-    "model-not-found": (WRONG_PATH, "/srv/none"),
-    "package-missing": (NO_PACKAGE, "soundfile"),
-    "port-taken": (PORT, "31079"),
-    "gpu-memory": (GPU_MEMORY, "14.00 GiB"),
-}
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['sign']}-{case['detail']}")
+def test_the_log_names_the_failure(case: dict[str, Any]) -> None:
+    error = from_log(BootFailed, "the server died", "log x", case["log"], "unknown")
+    assert error.sign == case["sign"]
+    assert case["detail"] in error.why
+    assert "\n" not in error.why
+    assert error.remedy
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_log_names_the_failure(name: str) -> None:
-    text, detail = CASES[name]
-    error = from_log(BootFailed, "the server died", "log x", text, "unknown")
-    found = find_sign(clean_lines(text))
-    assert found is not None and found[0].name == name
-    assert detail in error.why
-    assert error.remedy == found[0].remedy
-    assert any(detail in line for line in error.log_lines)
+def test_every_sign_has_a_case_and_every_case_its_origin() -> None:
+    assert {case["sign"] for case in CASES} == {sign.name for sign in signs()}
+    for case in CASES:
+        assert case["version"] and {"seen", "source", "issue"} & case.keys(), case["sign"]
 
 
 def test_only_a_taken_port_leaves_the_server_hanging() -> None:
-    assert [sign.name for sign in SIGNS if sign.hangs] == ["port-taken"]
-    assert find_sign(clean_lines(DAMAGED), only_hanging=True) is None
-    assert find_sign(clean_lines(PORT), only_hanging=True) is not None
+    assert [sign.name for sign in signs() if sign.hangs] == ["port-taken"]
+    for case in CASES:
+        hangs = find_sign(clean_lines(case["log"]), only_hanging=True) is not None
+        assert hangs == (case["sign"] == "port-taken"), case["sign"]
 
 
 def test_a_healthy_log_shows_no_failure() -> None:
@@ -86,11 +48,64 @@ def test_a_healthy_log_shows_no_failure() -> None:
     assert find_sign(clean_lines(healthy)) is None
 
 
+def test_what_follows_from_a_failure_does_not_hide_it() -> None:
+    """One rank runs out of memory, the others lose it: the log has both, the others' lines first."""
+    text = "\n".join((BY_SIGN["nccl"], BY_SIGN["child-died"], BY_SIGN["gpu-memory-weights"]))
+    assert from_log(BootFailed, "x", "", text, "").sign == "gpu-memory-weights"
+
+
+def test_a_prompt_in_the_log_is_no_failure() -> None:
+    text = "[t] Receive: obj=GenerateReqInput(text='why CUDA out of memory. and [Errno 98]?')\nkept"
+    assert clean_lines(text) == ["kept"]
+
+
+def test_a_long_log_is_searched_fast() -> None:
+    """Patterns that try every place of a long line would take minutes here."""
+    line = "[t] Model architectures supported: " + "NoSuchModelForCausalLM, " * 5000
+    assert find_sign(clean_lines("\n".join([line] * 300))) is None
+
+
+def test_a_dead_server_is_not_explained_by_its_start(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(f"{BY_SIGN['peer-access']}\n[t] {READY_LINE}!\n{BY_SIGN['gpu-fault']}\n")
+    assert log_error(log, ServerDied, "it died", "unknown").sign == "gpu-fault"
+    assert log_error(log, BootFailed, "it died", "unknown").sign == "peer-access"
+
+
+def test_a_kill_without_a_word_is_told_as_one(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("[t] Load weight begin. avail mem=21.26 GB\n")
+    error = died(log, BootFailed, " while booting", -9, kills_before=None)
+    assert "SIGKILL" in error.what and "host memory" in error.why and "dmesg" in error.remedy
+
+
+def test_the_kernels_count_of_kills_is_evidence(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(BY_SIGN["rank-killed"])
+    assert "the kernel killed 1 " in log_error(log, BootFailed, "it died", "unknown", kills=1).why
+    log.write_text(DAMAGED)
+    assert log_error(log, BootFailed, "it died", "unknown", kills=1).sign == "checkpoint-damaged"
+
+
+def test_sglangs_own_end_is_not_told_as_a_kill_from_outside(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(DAMAGED)
+    error = died(log, BootFailed, " while booting", -9, kills_before=None)
+    assert "one of its processes failed" in error.what and "SIGKILL" not in str(error)
+
+
 def test_an_unknown_ending_is_told_with_the_logs_end() -> None:
     text = "\n".join(f"line {n}" for n in range(20))
     error = from_log(BootFailed, "the server died", "log x", text, "the log does not say why")
     assert error.why == "the log does not say why"
     assert error.log_lines == tuple(f"line {n}" for n in range(15, 20))
+
+
+def test_an_error_that_nobody_has_recorded_is_told_in_its_own_words() -> None:
+    text = "Traceback (most recent call last):\n  File x\npkg.mod.NewError: the frob is not set\n[t] bye\n"
+    error = from_log(BootFailed, "the server died", "log x", text, "the log does not say why")
+    assert error.sign == ""
+    assert "pkg.mod.NewError: the frob is not set" in error.why
 
 
 def test_usage_text_and_argument_dumps_are_left_out() -> None:
@@ -118,9 +133,9 @@ def test_the_message_has_what_where_why_and_what_to_do() -> None:
     assert str(ServerError("it broke")) == "it broke"
 
 
-def test_every_sign_has_its_origin_and_its_own_name() -> None:
-    assert all(sign.origin and sign.remedy for sign in SIGNS)
-    assert len({sign.name for sign in SIGNS}) == len(SIGNS)
+def test_every_sign_has_its_own_name_and_a_remedy() -> None:
+    assert all(sign.why and sign.remedy for sign in signs())
+    assert len({sign.name for sign in signs()}) == len(signs())
 
 
 @pytest.mark.parametrize(
@@ -128,3 +143,16 @@ def test_every_sign_has_its_origin_and_its_own_name() -> None:
 )
 def test_exits_are_described(code: int, words: str) -> None:
     assert describe_exit(code) == words
+
+
+def test_a_ready_server_that_lost_a_process_is_dying_at_once(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(f"[t] Subprocess scheduler_0 (pid=1) crashed with exit code -9.\n[t] {READY_LINE}!\n")
+    watch = DeathWatch(log)
+    assert not watch.is_dying(), "what was logged before is over"
+    with log.open("a") as handle:
+        handle.write("[t] INFO: 127.0.0.1 - GET /health\n[t] Subprocess detok")
+    assert not watch.is_dying()
+    with log.open("a") as handle:
+        handle.write("enizer (pid=4712) crashed with exit code -9. Triggering SIGQUIT for cleanup...\n")
+    assert watch.is_dying() and watch.is_dying()

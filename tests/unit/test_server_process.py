@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -14,9 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.server import CannotBoot, SGLangServer, guard
+from harness.server import CannotBoot, SGLangServer, guard, vitals
 from harness.server.cpu import cpu_environment, cpu_flags
-from harness.server.hardware import free_port, gpu_names, port_is_free, processors
+from harness.server.hardware import (
+    free_port,
+    gpu_count,
+    gpu_users,
+    port_is_free,
+    processors,
+    visible_gpus,
+)
+from harness.server.refusals import refuse_too_few_gpus
 
 # A process that takes no SIGINT, with a child that takes none either.
 STUBBORN = """
@@ -143,25 +152,143 @@ def test_an_address_of_another_machine_has_no_port() -> None:
         free_port("192.0.2.1")
 
 
+# As nvidia-smi answers the queries; the third GPU is held by this very process.
+SMI = """#!/bin/sh
+case "$*" in
+  *compute-apps*) echo "GPU-33, $HOLDER, /usr/bin/python3, 70000" ;;
+  *query-gpu*)
+    for i in 0 1 2 3; do
+      echo "$i, GPU-$i$i, NVIDIA H200, 143771, $([ $i = 3 ] && echo 73771 || echo 143000), 9.0, 580.95"
+    done ;;
+  *) echo "| NVIDIA-SMI 580.95   Driver Version: 580.95   CUDA Version: 13.0 |" ;;
+esac
+"""
+
+
+@pytest.fixture
+def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `nvidia-smi` that lists four GPUs."""
+    command = tmp_path / "bin" / "nvidia-smi"
+    command.parent.mkdir()
+    command.write_text(SMI)
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOLDER", str(os.getpid()))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("SGLANG_PLATFORM", raising=False)
+
+
+@pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize(
-    ("visible", "count"), [(None, 4), ("", 0), ("0,2", 2), ("1", 1), ("0,9,1", 1), ("GPU-abc", 1), ("-1", 0)]
+    ("visible", "count"),
+    [
+        (None, 4),
+        ("", 0),
+        ("0,2", 2),
+        ("1", 1),
+        ("0,9,1", 1),
+        ("GPU-22", 1),
+        ("GPU-99", 0),
+        ("MIG-1,MIG-2", 2),
+        ("-1", 0),
+    ],
 )
 def test_gpus_are_those_that_cuda_would_see(
-    visible: str | None, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    visible: str | None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = tmp_path / "nvidia-smi"
-    command.write_text("#!/bin/sh\nfor i in 1 2 3 4; do echo 'NVIDIA H200'; done\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert len(gpu_names()) == count
+    assert len(visible_gpus()) == gpu_count() == count
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_who_holds_a_gpu_is_told() -> None:
+    (user,) = gpu_users()
+    assert (user.gpu, user.pid, user.name) == (3, os.getpid(), "python3")
+    assert user.user == pwd.getpwuid(os.getuid()).pw_name
+    assert "68.4 GiB" in str(user)
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        (("--tp-size", "8"), 8),
+        (("--tp", "2", "--pp-size", "4"), 8),
+        (("--tp=4", "--dp=2"), 8),
+        (("--tp-size", "16", "--nnodes", "2"), 8),
+        (("--tp-size", "2", "--base-gpu-id", "3"), 5),
+    ],
+)
+def test_too_few_gpus_are_refused_before_anything_starts(
+    flags: tuple[str, ...], wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = SGLangServer("org/model", flags=flags, device="gpu")
+    with pytest.raises(CannotBoot, match=f"{wanted} GPUs wanted, 4 visible") as told:
+        server.start()
+    assert f"GPU 3: pid {os.getpid()}" in told.value.why
+    assert not server.alive()
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--tp-size", "4"),
+        ("--tp", "4", "--dp", "4", "--enable-dp-attention"),
+        ("--tp-size", "8", "--nnodes", "2"),
+        ("--tp-size", "8", "--device", "npu"),
+    ],
+)
+def test_enough_gpus_and_other_accelerators_are_not_refused(flags: tuple[str, ...]) -> None:
+    refuse_too_few_gpus(flags, os.environ)
+
+
+def test_a_process_is_told_by_name_and_state(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    try:
+        os.kill(child.pid, signal.SIGSTOP)
+        assert soon(lambda: [one.state for one in vitals.processes(child.pid)] == ["T"])
+        members = vitals.processes(child.pid)
+        assert f"(pid {child.pid}) stopped" in vitals.told(members)
+        assert f"kill -CONT {child.pid}" in vitals.what_to_do(members)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_reading_is_a_sign_of_life_and_computing_is_none(tmp_path: Path) -> None:
+    big = tmp_path / "weights"
+    big.write_bytes(b"x" * (2 * vitals.LIFE))
+    code = "import sys; sys.stdin.readline(); open(sys.argv[1], 'rb').read(); print('read', flush=True)\n"
+    code += "while True: pass"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(big)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        reading = vitals.Reading(child.pid)
+        before = reading.total()
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "read\n"
+        read = reading.total()
+        assert read - before >= vitals.LIFE
+        time.sleep(0.3)
+        assert reading.total() - read < vitals.LIFE
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_no_driver_means_no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_names() == ()
+    assert visible_gpus() == () and gpu_count() == 0 and gpu_users() == ()
 
 
 def test_cpu_flags_leave_what_was_given() -> None:

@@ -1,0 +1,150 @@
+"""The doctor: what can be found wrong before an hour of loading.
+
+Place in the flow: beside the launcher; `shardgate doctor` prints what it finds. Imports the stage's own
+modules only. Nothing is booted and nothing is written (but a built-in model at its first use); of the
+network, at most the hub is asked for one file's head.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from harness.server.checkpoint import checkpoint_bytes, local_folder
+from harness.server.checkup import Check, Need, Outcome, end_import, packages, start_import
+from harness.server.checkup_machine import accelerators, limits, memory, storage
+from harness.server.checkup_model import model_checks
+from harness.server.cpu import cpu_environment
+from harness.server.deployments import Deployment
+from harness.server.failures import ServerError
+from harness.server.flags import asked, text_of
+from harness.server.hardware import needs_cpu_platform
+from harness.server.preflight import doubts
+from harness.server.refusals import OWN, ranks_here
+
+IMPORT_SECONDS = 90.0
+
+_OUTCOMES: dict[str, Outcome] = {"error": "error", "warning": "warning", "notice": "ok"}
+
+
+def examine(
+    model_path: str | None = None,
+    flags: Sequence[str] = (),
+    *,
+    device: str = "auto",
+    port: int | None = None,
+    log_folder: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    quick: bool = False,
+) -> tuple[Check, ...]:
+    """All checks for booting that model with these flags here; of the machine alone where no model is given.
+
+    `quick` leaves out the import of SGLang, which takes some 10 s in a process of its own.
+    """
+    on_cpu = needs_cpu_platform() if device == "auto" else device == "cpu"
+    environment = {**os.environ, **(env or {})}
+    if on_cpu:
+        environment |= cpu_environment(flags, environment)
+    process = None if quick else start_import(environment)
+    try:
+        need = Need(
+            ranks=0 if on_cpu else ranks_here(flags),
+            on_cpu=on_cpu,
+            weights=checkpoint_bytes(model_path) if model_path else 0,
+            port=port,
+            log_folder=log_folder,
+            downloads=model_path is not None and local_folder(model_path) is None,
+            environment=environment,
+        )
+        if (fraction := _fraction(flags)) is not None:
+            need = replace(need, mem_fraction=fraction)
+        found = list(packages())
+        for part in (accelerators, memory, storage, limits):
+            found += part(need)
+        if model_path is not None:
+            found += model_checks(model_path, flags, environment)
+            found += _doubts(model_path, flags)
+        found += _own_flags(flags)
+        if process is not None:
+            found.append(end_import(process, IMPORT_SECONDS))
+            process = None
+        return tuple(found)
+    finally:
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def examine_deployment(
+    deployment: Deployment, *, port: int | None = None, quick: bool = False
+) -> tuple[Check, ...]:
+    """All checks for a deployment: of each member of a group, or of a running server by its URL."""
+    if deployment.url is not None:
+        return (*packages(), _running(deployment))
+    if deployment.servers:
+        found: list[Check] = []
+        for number, member in enumerate(deployment.members()):
+            for check in examine_deployment(member, quick=quick or number > 0):
+                name = f"{member.name}: {check.name}"
+                found.append(replace(check, name=name))
+        return tuple(found)
+    try:
+        ready = deployment.filled()
+        model = ready.model_path()
+    except ServerError as error:
+        broken = Check("deployment", "error", error.what, error.why, error.remedy)
+        return (*examine(None, device=_device(deployment), port=port, quick=quick), broken)
+    except ModuleNotFoundError as error:
+        lacking = Check(
+            "model",
+            "error",
+            f"{deployment.model} can't be built: {error.name} is not installed",
+            "the built-in models are made on this machine at their first use",
+            "install shardgate[cpu]",
+        )
+        return (*examine(None, device=_device(deployment), port=port, quick=quick), lacking)
+    return examine(
+        model, ready.all_flags(), device=_device(deployment), port=port, env=ready.env, quick=quick
+    )
+
+
+def _device(deployment: Deployment) -> str:
+    return "gpu" if deployment.gpus else "cpu"
+
+
+def _running(deployment: Deployment) -> Check:
+    try:
+        server = deployment.attach()
+    except ServerError as error:
+        return Check("server", "error", f"{error.what}: {error.where}", error.why, error.remedy)
+    facts = server.facts
+    return Check("server", "ok", f"{server.base_url} serves {facts.model} with SGLang {facts.engine_version}")
+
+
+def _fraction(flags: Sequence[str]) -> float | None:
+    try:
+        value = float(text_of(flags, "mem_fraction_static") or "")
+    except ValueError:
+        return None
+    return value if 0 < value <= 1 else None
+
+
+def _own_flags(flags: Sequence[str]) -> Iterator[Check]:
+    for name in OWN.keys() & asked(flags).keys():
+        yield Check(
+            "flags",
+            "error",
+            f"--{name.replace('_', '-')} among the flags",
+            "the harness sets it itself",
+            f"give it as the argument {OWN[name]}",
+        )
+
+
+def _doubts(model_path: str, flags: Sequence[str]) -> Iterator[Check]:
+    """What the model's files say against the parsers, and what the reader should know of them."""
+    if local_folder(model_path, text_of(flags, "revision")) is None:
+        return
+    for doubt in doubts(model_path, flags):
+        yield Check("parsers", _OUTCOMES[doubt.severity], doubt.what, doubt.why, doubt.remedy)

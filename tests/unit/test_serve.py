@@ -1,0 +1,119 @@
+"""`shardgate serve` without a boot: what it prints, what it refuses; commands that run against a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import ShardgateError
+from harness.commands import child
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYED = """
+[keyed]
+model = "org/model"
+gpus = 1
+flags = ["--api-key", "sesame"]
+env = { NCCL_DEBUG = "WARN", HF_TOKEN = "sesame" }
+"""
+
+
+def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", "serve", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env=os.environ | environment,
+    )
+
+
+def test_a_dry_run_prints_the_command_and_boots_nothing(tmp_path: Path) -> None:
+    done = serve("kimi-k2.5", "--dry-run", "--port", "30000", "--flags", "--context-length 4096")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert "--model-path moonshotai/Kimi-K2.5 --host 127.0.0.1 --port 30000 --tp-size 8" in line
+    assert line.endswith("--context-length 4096")
+    file = tmp_path / "mine.toml"
+    file.write_text(KEYED, encoding="utf-8")
+    kept = serve("keyed", "--file", str(file), "--dry-run").stdout
+    assert "NCCL_DEBUG=WARN" in kept and "sesame" not in kept
+
+
+def test_a_dry_run_of_a_group_shows_each_member_and_the_router() -> None:
+    done = serve("qwen3-8b-pd", "--dry-run")
+    first, second, router = done.stdout.splitlines()
+    assert "CUDA_VISIBLE_DEVICES=0" in first and "--disaggregation-mode prefill" in first
+    assert "CUDA_VISIBLE_DEVICES=1" in second and "--disaggregation-mode decode" in second
+    assert "sglang_router" in router and "--pd-disaggregation" in router
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("kimi-k2.5", "--", "--reasoning-parser", "x"), "flags for SGLang as --flags"),
+        (("kimi-k2.5", "--", "no-such-command"), "no such program is on PATH"),
+        (("kimi-k2.5", "--json", "--", "true"), "--json and a command"),
+        (("kimi-k2.5", "--flags", "--a 'b"), "No closing quotation"),
+        (("kimi-k2.5-router", "--flags", "--dtype half", "--dry-run"), "write them into the group's members"),
+        (("kimi-k2.5-router", "--host", "0.0.0.0", "--dry-run"), "loopback only"),
+        (("kimi-k2.5-two-nodes", "--dry-run"), "NODE_RANK is not set"),
+        (("http://127.0.0.1:9", "--", "true"), "the server does not answer"),
+        (("nosuch",), "no deployment 'nosuch'"),
+        (("tiny", "--file", "no/such.toml"), "can't be read"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_use_is_two_told_before_any_boot(arguments: tuple[str, ...], words: str) -> None:
+    done = serve(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_another_familys_parser_is_refused_before_the_boot(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
+    done = serve(str(tmp_path), "--flags", "--reasoning-parser kimi_k2")
+    assert done.returncode == 2
+    assert "'kimi_k2' is not made for this model" in done.stderr
+    assert "--reasoning-parser qwen3" in done.stderr and "--force" in done.stderr
+
+
+class Up:
+    """A server as a command sees it; `error` is what its check finds."""
+
+    base_url = "http://127.0.0.1:1"
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_command_finds_the_server_and_its_exit_code_is_handed_on(tmp_path: Path) -> None:
+    out = tmp_path / "seen.json"
+    code = f"import json, os, sys; json.dump(dict(os.environ), open({str(out)!r}, 'w')); sys.exit(7)"
+    assert child.run([sys.executable, "-c", code], Up(), "key") == 7
+    seen = json.loads(out.read_text())
+    assert seen["SHARDGATE_BASE_URL"] == "http://127.0.0.1:1"
+    assert seen["OPENAI_BASE_URL"] == "http://127.0.0.1:1/v1"
+    assert seen["OPENAI_API_KEY"] == "key"
+    kill = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    assert child.run([sys.executable, "-c", kill], Up()) == 143
+
+
+def test_a_server_that_dies_ends_the_command(tmp_path: Path) -> None:
+    left = tmp_path / "pid"
+    code = f"import os, time; open({str(left)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    with pytest.raises(ShardgateError, match="gone"):
+        child.run([sys.executable, "-c", code], Up(ShardgateError("gone")))
+    if left.exists():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(left.read_text()), 0)
