@@ -117,7 +117,7 @@ def test_request_fields_that_are_taken_away_are_named(
         assert finding.consequence == one.consequence and finding.remedy == one.remedy
 
 
-@pytest.mark.parametrize("field", ["return_token_ids", "custom_params", "separate_reasoning"])
+@pytest.mark.parametrize("field", ["return_token_ids", "custom_params"])
 def test_one_lost_field_is_all_that_is_told(tiny_server: SGLangServer, script: Scripted, field: str) -> None:
     """The whole comparison, one field lost: one finding."""
     lost = next(one for one in FIELDS if one.name == field)
