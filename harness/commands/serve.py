@@ -35,9 +35,7 @@ Tell = Callable[["BootProgress"], None]
 @click.command()
 @click.argument("target", metavar="MODEL_DEPLOYMENT_OR_URL")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD]...")
-@click.option(
-    "--flags", multiple=True, metavar="TEXT", help='Flags for SGLang, as "--tp-size 8 --dtype half".'
-)
+@shell.flags_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on; a free one otherwise.")
 @click.option(
@@ -76,7 +74,7 @@ def serve(
         if as_json:
             raise click.UsageError("--json and a command don't go together: standard output is the command's")
         child.refuse_missing(command)
-    extra = tuple(word for text in flags for word in _words(text))
+    extra = shell.flag_words(flags)
     deployment = _deployment(target, extra, file)
     if deployment.url is not None:
         return _attached(deployment, command, dry_run, as_json)
@@ -90,10 +88,7 @@ def serve(
                 # Not earlier: the port is chosen at the start.
                 told.append(without_keys(shlex.join(server.command)))
                 progress.say(told[0])
-            shards = (
-                {"done": now.shards_done, "total": now.shards_total} if now.phase == "loading weights" else {}
-            )
-            progress(f"boot: {now.phase}", shards)
+            progress(f"boot: {now.phase}", now.facts())
 
         server = deployment.server(
             extra_flags=extra, host=host, port=port, log_path=log, on_progress=on_progress
@@ -115,13 +110,6 @@ def serve(
         return shell.HOLDS
     finally:
         server.stop()
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r}: {error}", param_hint="--flags") from error
 
 
 def _deployment(target: str, extra: tuple[str, ...], file: Path | None) -> Deployment:
@@ -284,7 +272,7 @@ def _group(
             host=host,
             port=port,
             log_folder=log,
-            on_progress=lambda name, now: progress(f"boot: {name}", {"message": str(now.phase)}),
+            on_progress=lambda name, now: progress(f"boot: {name}", {"message": str(now.phase)} | now.facts()),
             api_key=key,
         )
         group.start()
