@@ -23,7 +23,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "unknown": "cyan
 
 @click.command()
 @click.argument("target", required=False, metavar="[MODEL_OR_DEPLOYMENT]")
-@click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS]...")
+@shell.flags_option
 @click.option(
     "--file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -46,7 +46,7 @@ def doctor(
     port, the checkpoint's files, tokenizer and template, the architecture, the hub, and whether the parsers
     fit the model. Boots nothing. Exits 1 when a boot would fail.
     """
-    checks = _examined(target, flags, file, port, quick)
+    checks = _examined(target, shell.flag_words(flags), file, port, quick)
     counts: Counter[str] = Counter(check.outcome for check in checks)
     if as_json:
         shell.emit({"ok": not counts["error"], "checks": [asdict(check) for check in checks]})

@@ -5,7 +5,6 @@ Place in the flow: outermost; calls `harness.server`. Imports light modules at t
 
 from __future__ import annotations
 
-import importlib
 import os
 import shlex
 import sys
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -36,15 +35,13 @@ Tell = Callable[["BootProgress"], None]
 @click.command()
 @click.argument("target", metavar="MODEL_DEPLOYMENT_OR_URL")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD]...")
-@click.option(
-    "--flags", multiple=True, metavar="TEXT", help='Flags for SGLang, as "--tp-size 8 --dtype half".'
-)
+@shell.flags_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on; a free one otherwise.")
 @click.option(
     "--log",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File for the server's log; otherwise one in the temporary folder, kept when the boot fails.",
+    type=click.Path(path_type=Path),
+    help="File for the server's log (a group: a folder); otherwise temporary, kept when the boot fails.",
 )
 @click.option(
     "--file",
@@ -77,12 +74,12 @@ def serve(
         if as_json:
             raise click.UsageError("--json and a command don't go together: standard output is the command's")
         child.refuse_missing(command)
-    extra = tuple(word for text in flags for word in _words(text))
+    extra = shell.flag_words(flags)
     deployment = _deployment(target, extra, file)
     if deployment.url is not None:
         return _attached(deployment, command, dry_run, as_json)
     if deployment.servers:
-        return _group(deployment, extra, command, host, port, dry_run, force, as_json)
+        return _group(deployment, extra, command, host, port, log, dry_run, force, as_json)
     told: list[str] = []
     with Progress() as progress:
 
@@ -91,10 +88,7 @@ def serve(
                 # Not earlier: the port is chosen at the start.
                 told.append(without_keys(shlex.join(server.command)))
                 progress.say(told[0])
-            shards = (
-                {"done": now.shards_done, "total": now.shards_total} if now.phase == "loading weights" else {}
-            )
-            progress(f"boot: {now.phase}", shards)
+            progress(f"boot: {now.phase}", now.facts())
 
         server = deployment.server(
             extra_flags=extra, host=host, port=port, log_path=log, on_progress=on_progress
@@ -118,13 +112,6 @@ def serve(
         server.stop()
 
 
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r}: {error}", param_hint="--flags") from error
-
-
 def _deployment(target: str, extra: tuple[str, ...], file: Path | None) -> Deployment:
     """Return what the target names: a URL, a deployment of that name, or the model at that path or name.
 
@@ -142,8 +129,8 @@ def _deployment(target: str, extra: tuple[str, ...], file: Path | None) -> Deplo
         found = Deployment(name=target, model=target, gpus=0 if needs_cpu_platform() else 1)
     else:
         found = load_deployment(target, file)
-    if extra and (found.url is not None or found.servers):
-        raise click.UsageError("--flags go to a server that is booted; write them into the group's members")
+    if extra and found.url is not None:
+        raise click.UsageError("--flags go to a server that is booted, and this one runs already")
     return found
 
 
@@ -247,6 +234,7 @@ def _group(
     command: tuple[str, ...],
     host: str,
     port: int | None,
+    log: Path | None,
     dry_run: bool,
     force: bool,
     as_json: bool,
@@ -274,14 +262,24 @@ def _group(
         click.echo(f"and in front of them: python -m sglang_router.launch_router {words}")
         return shell.HOLDS
     found = _examined(booted, force)
-    group: Any = importlib.import_module("harness.server.group").ServerGroup(deployment, host=host, port=port)
+    from harness.server.group import ServerGroup
+
+    key = os.environ.get(KEY_VARIABLE)
     with Progress() as progress:
-        progress(f"boot: {len(booted)} servers and their router")
+        group = ServerGroup(
+            deployment,
+            extra_flags=extra,
+            host=host,
+            port=port,
+            log_folder=log,
+            on_progress=lambda name, now: progress(f"boot: {name}", {"message": str(now.phase)} | now.facts()),
+            api_key=key,
+        )
         group.start()
     try:
         if command:
             click.echo(f"ready: {group.base_url}", err=True)
-            return child.run(command, group)
+            return child.run(command, group, key)
         if as_json:
             shell.emit({"base_url": group.base_url, "doubts": [asdict(doubt) for doubt in found]})
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -44,6 +45,23 @@ def key_option(command: Command) -> Command:
         metavar="KEY",
         help="The server's API key; better by the environment variable SHARDGATE_API_KEY.",
     )(command)
+
+
+def flags_option(command: Command) -> Command:
+    """Add `--flags`: SGLang's own flags, several in one text, as often as wanted."""
+    told = 'Flags for SGLang, as "--tp-size 8 --dtype half".'
+    return click.option("--flags", multiple=True, metavar="TEXT", help=told)(command)
+
+
+def flag_words(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of all `--flags`, split as a shell splits them."""
+    words: list[str] = []
+    for text in texts:
+        try:
+            words += shlex.split(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r}: {error}", param_hint="--flags") from error
+    return tuple(words)
 
 
 def emit(value: Any) -> None:

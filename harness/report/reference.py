@@ -46,7 +46,7 @@ def known_losses() -> str:
             f"Safe grammar: {form.safe_grammar}",
             "",
         ]
-    return "\n".join([*lines, *_three_boots(), *_bank()]).rstrip() + "\n"
+    return "\n".join([*lines, *_three_boots(), *_routers(), *_bank()]).rstrip() + "\n"
 
 
 def _three_boots() -> list[str]:
@@ -87,6 +87,39 @@ def _three_boots() -> list[str]:
         ),
         "",
     ]
+
+
+def _routers() -> list[str]:
+    """Return what `fixtures/gateways.toml` says that released gateways lose, one table each."""
+    known = tomllib.loads((fixtures_dir() / "gateways.toml").read_text(encoding="utf-8"))
+    told = {_field_name(one): one for one in known["request"]}
+    told |= {one["paths"][0]: one for one in known["endpoint"]}
+    lines = [
+        "## Routers",
+        "",
+        "What a router between client and server loses (`shardgate probe URL --direct SERVER_URL`,",
+        "[gateways.md](gateways.md)), measured before a real server (`tests/server/test_gateway.py`).",
+        "",
+    ]
+    for one in known["measured"]:
+        rows = []
+        for finding in one["findings"]:
+            spec = told[finding.partition(": ")[2]]
+            needed = "yes" if spec.get("needed") else "no"
+            rows.append((f"`{finding}`", needed, spec["consequence"], spec["remedy"]))
+        heads = ("finding", "needed for recording", "what follows", "what to do")
+        lines += [
+            f"### {one['package']} {one['version']}, {one['mode']} mode, SGLang {one['engine']}",
+            "",
+            *_table(heads, rows),
+            "",
+        ]
+    return lines
+
+
+def _field_name(one: dict[str, str]) -> str:
+    path = one.get("path", "chat")
+    return one["field"] if path == "chat" else f"{path} {one['field']}"
 
 
 def _bank() -> list[str]:

@@ -8,8 +8,8 @@ modules and `contracts.records`.
 
 Members on a URL are attached to and never ended. Where members say `--disaggregation-mode prefill` and
 `decode`, the router is told which are which, and each prefill server that is booted here gets a bootstrap
-port of its own unless its flags name one. (No such pair runs on a CPU: SGLang 0.5.23's prefill server refuses
-the transfer backend `fake`, and the others move memory of accelerators.)
+port of its own unless its flags name one. (With the extra `cpu` no such pair runs: SGLang 0.5.23's prefill
+server refuses the transfer backend `fake`, and the others come in packages of their own.)
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from harness.server.failures import (
 from harness.server.hardware import gpu_users
 from harness.server.history import Durations
 from harness.server.http import call
-from harness.server.nodes import follower_is_up, generates_alone, serves_api
+from harness.server.nodes import follower_is_up, generates_alone, node_count, serves_api
 from harness.server.progress import BootProgress, LogFollower, Phase
 from harness.server.ready import confirm, info, is_warm, prove_generation
 from harness.server.signs import READY_LINE, clean_lines, find_sign, from_log, signs, telling_lines
@@ -234,9 +234,13 @@ class Waiting:
             raise self._error(BootFailed, "the server can't become ready", found[1])
         self._judge_life(lines)
 
+    def _waits_for_others(self) -> bool:
+        """Whether this may be a node that waits, silent, until the other machines' nodes have started."""
+        return node_count(self._boot.flags) > 1 and self._log.phase in (Phase.STARTING, Phase.RANKS)
+
     def _judge_life(self, lines: Sequence[str]) -> None:
         limit = self._boot.stall_timeout
-        if limit is None:
+        if limit is None or self._waits_for_others():
             return
         now = time.monotonic()
         if any(not _ECHO.search(line) for line in lines):

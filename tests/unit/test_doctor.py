@@ -320,7 +320,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_tells_each_error_and_what_to_do(model: Path) -> None:
     (model / "model-00002-of-00002.safetensors").unlink()
-    done = run(str(model), "--quick", "--", "--tp-size", "3")
+    done = run(str(model), "--quick", "--flags", "--tp-size 3")
     assert done.returncode == 1 and done.stderr == ""
     assert "model-00002-of-00002.safetensors" in done.stdout and "remedy: " in done.stdout
     assert "a boot would fail" in done.stdout
