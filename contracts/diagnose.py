@@ -22,7 +22,8 @@ class _Place:
         self.truth = truth
 
     def __call__(self, name: str, kind: SegmentKind, byte: int | None, detail: str = "") -> Loss:
-        at = len(self.truth.raw) if byte is None else byte
+        # A place counted in a field's own bytes may lie further on: a replacement character has three.
+        at = len(self.truth.raw) if byte is None else min(byte, len(self.truth.raw))
         last = max(0, len(self.truth.offsets) - 2)
         return Loss(name, kind, min(self.truth.token_at(at), last), at, detail)
 
