@@ -22,7 +22,8 @@ class _Place:
         self.truth = truth
 
     def __call__(self, name: str, kind: SegmentKind, byte: int | None, detail: str = "") -> Loss:
-        at = len(self.truth.raw) if byte is None else byte
+        # A place counted in a field's own bytes may lie further on: a replacement character has three.
+        at = len(self.truth.raw) if byte is None else min(byte, len(self.truth.raw))
         last = max(0, len(self.truth.offsets) - 2)
         return Loss(name, kind, min(self.truth.token_at(at), last), at, detail)
 
@@ -90,8 +91,19 @@ def _reasoning(fields: Fields, framing: Framing, truth: Truth, place: _Place) ->
 
 def _before_end(text: str | None, truth: Truth) -> str:
     """Cut a field where an end token leaked into it: that is named by itself."""
-    found = [text.find(mark.text) for mark in truth.ends if text and mark.text in text]
-    return (text or "")[: min(found)] if found else text or ""
+    if not text:
+        return ""
+    found = [at for mark in truth.ends if (at := _leak_of(mark, text, truth)) >= 0]
+    return text[: min(found)] if found else text
+
+
+def _leak_of(mark: Mark, text: str, truth: Truth) -> int:
+    """Return where an end token leaked into a field, -1 where it did not: spelled in ordinary tokens, it
+    is the model's own text."""
+    spelled = sum(other.text == mark.text for other in truth.spelled)
+    if not spelled:
+        return text.find(mark.text)
+    return text.rfind(mark.text) if text.count(mark.text) > spelled else -1
 
 
 def _tail(truth: Truth) -> str:
@@ -239,7 +251,7 @@ def _leaks(fields: Fields, framing: Framing, truth: Truth, place: _Place) -> Ite
                 yield place("marker-leaked", kind, mark.start, mark.text)
                 break
     for mark in truth.ends:
-        if mark.text in content or mark.text in reasoning:
+        if _leak_of(mark, content, truth) >= 0 or _leak_of(mark, reasoning, truth) >= 0:
             yield place("marker-leaked", SegmentKind.END, mark.start, mark.text)
             break
 

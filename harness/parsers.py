@@ -185,11 +185,12 @@ def parse_whole(
 
 
 def _request(setup: ParserSetup) -> SimpleNamespace:
-    """Return what the reasoning parser reads of the request: Granite's looks at the template switch itself.
+    """Return what the reasoning parser reads of the request: two look at the template switch themselves.
 
     Source: SGLang 0.5.23, `parser/reasoning_parser.py`, `ReasoningParser.__init__`.
     """
-    switch = {"enable_thinking": False} if setup.reasoning_parser == "granite_thinking_parser" else {}
+    reads = setup.reasoning_parser in ("granite_thinking_parser", "iquest_q1")
+    switch = {"enable_thinking": False} if reads else {}
     return SimpleNamespace(chat_template_kwargs={} if setup.forced else switch)
 
 

@@ -47,9 +47,9 @@ class ParameterCalls(ToolSyntax):
     `parameter_begin key key_end value parameter_end`.
 
     Each text holds the white space of the family's own spelling. `section_begin` and `section_end` may be
-    empty. `key_end_json` is `key_end` for values that are no texts, in families that say so. `words` lists
-    JSON words with their own spelling. `marks` are the texts that structure a section, `opens` those of them
-    that begin one.
+    empty, the one without the other. `key_end_json` is `key_end` for values that are no texts, in families
+    that say so. `words` lists JSON words with their own spelling. `marks` are the texts that structure a
+    section, `opens` those of them that begin one.
     """
 
     call_begin: str
@@ -133,7 +133,8 @@ class ParameterCalls(ToolSyntax):
         if wrapped:
             self._gap(section, raw, at, end, self.section_end)
         elif section.calls:
-            section.end = at
+            tail = b"" if opening else self.section_end.encode()
+            section.end = at + (len(tail) if raw.startswith(tail, at) and at + len(tail) <= stop else 0)
         else:
             last = self.call_end.split()[-1].encode() if self.call_end.strip() else b""
             found = raw.find(last, start, stop) if last else -1

@@ -1,6 +1,6 @@
 """Calls as a Python list of function calls: Llama 4's and LFM2's kind.
 
-Place in the flow: a tool syntax. Imports `contracts.calls.base` only.
+Place in the flow: a tool syntax. Imports `contracts.calls.base` and `contracts.calls.jsontext` only.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from contracts.calls.base import (
     same_json,
     text_of,
 )
+from contracts.calls.jsontext import json_members
 
-_LIST = re.compile(rb"\[[A-Za-z]\w*\(")
+_LIST = re.compile(rb"\[[A-Za-z][\w.\-]*\(")
+"""A list of calls by its first one; the name may be one that the parsers do not read."""
+
 _WORDS = {"true": "True", "false": "False", "null": "None"}
 
 
@@ -100,7 +103,11 @@ class PythonicCalls(ToolSyntax):
             gap = text_of(raw, before, begin)
             if gap != (", " if section.calls else "["):
                 section.between.append((before, begin))
-            name, opened, rest = text_of(raw, begin, until).partition("(")
+            item = text_of(raw, begin, until)
+            if item.startswith("{"):
+                section.calls.append(_json_call(item, begin))
+                continue
+            name, opened, rest = item.partition("(")
             complete = bool(opened) and rest.endswith(")")
             section.calls.append(ReadCall(name, rest[:-1] if complete else rest, begin, complete))
         section.open = end is None or (bool(self.section_begin) and closing is None)
@@ -116,6 +123,8 @@ class PythonicCalls(ToolSyntax):
 
     def same_meaning(self, given: str, written: str) -> bool:
         """Whether the keywords that the model wrote have the values that were handed out."""
+        if written.startswith("{"):
+            return same_json(given, written)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -126,6 +135,17 @@ class PythonicCalls(ToolSyntax):
             return same_json(given, json.dumps(values))
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             return False
+
+
+def _json_call(item: str, begin: int) -> ReadCall:
+    """Read a call that is written as a JSON object, which LFM2's parser takes too."""
+    members = dict(json_members(item))
+    try:
+        name = json.loads(members.get("name", '""'))
+    except ValueError:
+        name = ""
+    whole = isinstance(name, str) and bool(name) and item.endswith("}")
+    return ReadCall(name if whole else "", members.get("arguments", ""), begin, whole, canonical=False)
 
 
 def literal(value: Any) -> str:

@@ -9,22 +9,24 @@ from dataclasses import replace
 
 from contracts.formats import glm45
 
+CALLS = replace(
+    glm45.CALLS,
+    parameter_begin="<arg_key>",
+    key_end="</arg_key><arg_value>",
+    call_end="</tool_call>",
+    separator="",
+    prefix="",
+    prefix_prefilled=False,
+    lead="",
+)
+
 FORMAT = replace(
     glm45.FORMAT,
     name="glm47",
     models=("zai-org/GLM-4.7", "zai-org/GLM-4.7-Flash"),
     tool_parsers=("glm47",),
     opener_prefilled=True,
-    tools=replace(
-        glm45.CALLS,
-        parameter_begin="<arg_key>",
-        key_end="</arg_key><arg_value>",
-        call_end="</tool_call>",
-        separator="",
-        prefix="",
-        prefix_prefilled=False,
-        lead="",
-    ),
+    tools=CALLS,
     safe_grammar=(
         "thinking: reasoning, closer, content, end token (a user's turn begins); or reasoning, closer, "
         "content without white space around it, calls, end token (an observation begins); or reasoning "

@@ -22,8 +22,8 @@ FORMAT = Format(
     reserved=(),
     safe_grammar=(
         "content without white space around it, a list of calls between the markers or both, end token. "
-        "Names are Python identifiers, with dots or not; values are texts in double quotes, numbers, True, False, "
-        "None, lists and maps of them, spelled as json.dumps spells what is JSON."
+        "Names are Python identifiers, with dots or not; values are texts in double quotes, numbers, True, "
+        "False, None, lists and maps of them, spelled as json.dumps spells what is JSON."
     ),
     origin="the tool-use example of LFM2's model cards, as SGLang's Lfm2Detector reads it",
     own_tokenizer=False,

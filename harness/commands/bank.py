@@ -14,9 +14,7 @@ from harness.commands import shell
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option(
-    "--accept", "accepting", is_flag=True, help="Write what these cases showed into their files."
-)
+@click.option("--accept", "accepting", is_flag=True, help="Write what these cases showed to their files.")
 @click.option("--all", "every", is_flag=True, help="With --accept: every case that changed.")
 @click.option(
     "--folder",

@@ -13,8 +13,16 @@ from contracts.rules import RULES
 from contracts.run import AuditResult
 from contracts.shard import Row
 from fixtures.corruptions import OPERATORS, Operator
-from fixtures.corruptions.rows import CLEAN, ODD, ROW_FORMATS, codec, rows_of
+from fixtures.corruptions.rows import CLEAN, ODD, codec, rows_of
 
+FAMILIES = sorted(
+    fmt.name
+    for fmt in FORMATS.values()
+    # The rows are laid out with the tiny tokenizer, thinking and not, their calls' arguments as JSON.
+    if fmt.thinks and fmt.forcing == "switch" and fmt.thinks_by_default
+    if fmt.tools is None or fmt.tools.spelling != "strings"
+    if all(codec().token_id(text) is not None for text in (*fmt.markers, *fmt.end_tokens))
+)
 FIRED_BY_FILES = {spec.id for spec in RULES.values() if spec.scope == "file"}
 """What `test_audit.py` shows, with files."""
 
@@ -27,7 +35,7 @@ def check(
 
 
 @pytest.mark.parametrize("profile", list(Profile))
-@pytest.mark.parametrize("fmt", ROW_FORMATS)
+@pytest.mark.parametrize("fmt", FAMILIES)
 def test_clean_rows_give_no_finding(tmp_path: Path, fmt: str, profile: Profile) -> None:
     rows = rows_of(CLEAN, fmt)
     result = check(tmp_path, rows, profile, fmt)
@@ -37,7 +45,7 @@ def test_clean_rows_give_no_finding(tmp_path: Path, fmt: str, profile: Profile) 
 
 
 @pytest.mark.parametrize("profile", list(Profile))
-@pytest.mark.parametrize("fmt", ROW_FORMATS)
+@pytest.mark.parametrize("fmt", FAMILIES)
 def test_odd_rows_are_not_held_back(tmp_path: Path, fmt: str, profile: Profile) -> None:
     result = check(tmp_path, rows_of((*CLEAN, *ODD), fmt), profile, fmt)
     assert [found for found in result.findings if found.severity is Severity.ERROR] == []

@@ -1,0 +1,32 @@
+"""The parser names of SGLang that no format is mapped to, each with the reason.
+
+Place in the flow: data beside the formats. Imports nothing but the standard library. A test holds this
+list and the formats together to what the installed SGLang registers, so that a new release is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_TYPED_BLOCKS = "typed blocks under headers of their own, of which shardgate has no layout yet"
+_TEMPLATE = "the grammar lies in the model's own response template, not in the parser"
+
+UNMAPPED_REASONING: Mapping[str, str] = MappingProxyType(
+    {
+        "beam": "harmony messages with calls by parameter and name, sorted: no layout yet",
+        "inkling": _TYPED_BLOCKS,
+        "kimi_k3": "nested channels opened and closed by several tokens: no layout yet",
+        "muse": _TYPED_BLOCKS,
+        "response_template": _TEMPLATE,
+    }
+)
+UNMAPPED_TOOLS: Mapping[str, str] = MappingProxyType(
+    {
+        "beam": "calls as messages with parameters by name, sorted: no syntax yet",
+        "inkling": _TYPED_BLOCKS,
+        "kimi_k3": "nested channels opened and closed by several tokens: no syntax yet",
+        "muse": _TYPED_BLOCKS,
+        "response_template": _TEMPLATE,
+    }
+)
