@@ -75,7 +75,9 @@ def derive_fields(capture: Capture, *, codec: Codec, fmt: Format) -> tuple[Captu
     from harness.parsers import ParserSetup, parse_whole
 
     mode = parsed_mode(capture)
-    parsers = replace(capture.server, reasoning_parser=fmt.reasoning_parser or None, tool_parser=fmt.tool_parser)
+    parsers = replace(
+        capture.server, reasoning_parser=fmt.reasoning_parser or None, tool_parser=fmt.tool_parser
+    )
     calls = sum(len(message.get("tool_calls") or ()) for message in capture.prompt.messages)
     setup = ParserSetup(
         reasoning_parser=parsers.reasoning_parser,

@@ -124,7 +124,7 @@ class DemoReport:
 
 @dataclass(frozen=True, slots=True)
 class MatrixLoss:
-    """One loss of a pair of parsers: in how many of the disturbed streams, and the smallest one that shows it.
+    """One loss of a pair of parsers: how many of the disturbed streams have it, and the smallest one.
 
     `streamed` tells that it was seen in the streamed answer only. `text` is the example's text, `ids` its
     tokens in the family's test vocabulary (its markers over a small real one).

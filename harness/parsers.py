@@ -147,7 +147,9 @@ def parse_whole(
 ) -> Parsed:
     """Parse a finished response as the non-streaming endpoint does (`_build_chat_response`, line 2904 on)."""
     sg = _sglang()
-    text = _stop_string_cut(lossy_text(trimmed(response_ids, matched_stop, codec, setup), codec), matched_stop)
+    text = _stop_string_cut(
+        lossy_text(trimmed(response_ids, matched_stop, codec, setup), codec), matched_stop
+    )
     reasoning: str | None = None
     tools = _tool_list(setup)
     if setup.reasoning_parser:

@@ -272,7 +272,9 @@ def _group(
             host=host,
             port=port,
             log_folder=log,
-            on_progress=lambda name, now: progress(f"boot: {name}", {"message": str(now.phase)} | now.facts()),
+            on_progress=lambda name, now: progress(
+                f"boot: {name}", {"message": str(now.phase)} | now.facts()
+            ),
             api_key=key,
         )
         group.start()
