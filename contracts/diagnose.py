@@ -68,6 +68,8 @@ def _reasoning(fields: Fields, framing: Framing, truth: Truth, place: _Place) ->
     if truth.thinking and not got and (truth.closer is not None or wrote.strip()):
         if wrote.strip() in content and (wrote.strip() or framing.format.closer in content):
             yield place("reasoning-in-content", kind, start)
+        elif not wrote.strip():
+            yield place("reasoning-stripped", kind, start, "white space was all of it")
         else:
             yield place("reasoning-altered", kind, start, "the reasoning is gone")
     elif not wrote.strip() and answer.strip() and got.strip() and got.strip() in _tail(truth):
