@@ -2,6 +2,7 @@
 # make test    the environment, then the whole suite, real server included
 # make check   ruff and mypy
 # make lock    pins the requirements anew from pyproject.toml
+# make matrix  measures what the installed SGLang loses, for the reference pages
 # make docs    writes the reference pages from the registries
 # make clean   takes away what these made
 
@@ -13,7 +14,7 @@ DEMO_ARGS ?=
 # Byte code that an import makes is worth keeping: the server starts often.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lock docs clean env help
+.PHONY: demo test check lock docs matrix clean env help
 .DEFAULT_GOAL := help
 
 help:
@@ -42,6 +43,13 @@ lock: env
 # The pages that list losses, formats and rules are written from the registries.
 docs: env
 	@$(BIN)/python -m harness.report.reference docs
+
+# What the installed SGLang's parsers lose, measured anew; some minutes.
+matrix: env
+	@mkdir -p fixtures/matrix
+	@$(BIN)/shardgate matrix --examples 40 --json > fixtures/matrix/.new
+	@mv fixtures/matrix/.new fixtures/matrix/sglang-$$($(BIN)/python -c "import importlib.metadata as m; print(m.version('sglang'))").json
+	@$(MAKE) --no-print-directory docs
 
 clean:
 	rm -rf .venv .venv-base .env-stamp* runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,6 +14,10 @@ _TEMPLATE = "the grammar lies in the model's own response template, not in the p
 
 UNMAPPED_REASONING: Mapping[str, str] = MappingProxyType(
     {
+        "dots": "its end token is not confirmed",
+        "ling3": "moves reasoning without an answer into content, which no layout says yet",
+        "minimax-append-think": "adds an opener that the model did not write",
+        "minimax-m3": "nested tags and a switch with several modes: no syntax yet",
         "beam": "harmony messages with calls by parameter and name, sorted: no layout yet",
         "inkling": _TYPED_BLOCKS,
         "kimi_k3": "nested channels opened and closed by several tokens: no layout yet",
@@ -23,6 +27,10 @@ UNMAPPED_REASONING: Mapping[str, str] = MappingProxyType(
 )
 UNMAPPED_TOOLS: Mapping[str, str] = MappingProxyType(
     {
+        "dots": "its end token is not confirmed",
+        "ling3": "which form its model writes is not confirmed",
+        "minimax-m3": "nested tags and a switch with several modes: no syntax yet",
+        "spark25": "its wire form and end token are not confirmed",
         "beam": "calls as messages with parameters by name, sorted: no syntax yet",
         "inkling": _TYPED_BLOCKS,
         "kimi_k3": "nested channels opened and closed by several tokens: no syntax yet",

@@ -10,24 +10,25 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
 from contracts.errors import ShardgateError
-from contracts.formats import FORMATS, Format
+from contracts.formats import FORMATS, Format, format_for
 from contracts.losses import LOSSES
 from contracts.records import Judgement, Verdict
 from contracts.tokens import Codec
+from contracts.unmapped import UNMAPPED_REASONING, UNMAPPED_TOOLS
 from harness.outcomes import MatrixLoss, MatrixReport, MatrixRow
 from harness.strategies import Stream
 
 EXAMPLES = 100
 """Streams drawn inside the safe grammar, and as many outside it, for each pair of parsers."""
 
-SHRINK_CALLS = 60
+SHRINK_CALLS = 40
 """Judgements that making one example smaller may take; what hypothesis draws first is small already."""
 
 FROM_STREAM = ("stream-differs",)
@@ -47,7 +48,8 @@ def pairs_of(fmt: Format) -> tuple[Pair, ...]:
             found[parser, tool] = None
     for tool in tools:
         found[reasoning[0], tool] = None
-    return tuple(found)
+    # Names alone may belong to another family first: Qwen3-Coder's reasoning parser is Qwen3's.
+    return tuple(pair for pair in found if format_for(*pair) == fmt)
 
 
 def run_matrix(
@@ -90,16 +92,19 @@ def run_matrix(
             name, pair = jobs[job]
             told = f"{name}: {' + '.join(part for part in pair if part)}"
             on_event("matrix", {"message": told, "done": len(found), "total": len(work)})
-    mapped_r = {name for fmt in FORMATS.values() for name in fmt.reasoning_parsers}
-    mapped_t = {name for fmt in FORMATS.values() for name in fmt.tool_parsers}
     return MatrixReport(
         engine_version=version("sglang"),
         examples=examples,
         rows=tuple(found[key] for key in work),
-        unmapped_reasoning=tuple(name for name in reasoning if name not in mapped_r),
-        unmapped_tools=tuple(name for name in tools if name not in mapped_t),
+        unmapped_reasoning=_unmapped(reasoning, "reasoning_parsers", UNMAPPED_REASONING),
+        unmapped_tools=_unmapped(tools, "tool_parsers", UNMAPPED_TOOLS),
         seconds=round(time.monotonic() - started, 1),
     )
+
+
+def _unmapped(names: Sequence[str], kind: str, reasons: Mapping[str, str]) -> dict[str, str]:
+    mapped = {name for fmt in FORMATS.values() for name in getattr(fmt, kind)}
+    return {name: reasons.get(name, "new in this SGLang") for name in names if name not in mapped}
 
 
 def _known(name: str) -> Format:

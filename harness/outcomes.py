@@ -5,7 +5,9 @@ Place in the flow: after the judge, before the report. Imports `contracts.record
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from contracts.records import Divergence, Loss, Mode, ServerFacts, Transport, Verdict
 
@@ -162,13 +164,13 @@ class MatrixRow:
 
 @dataclass(frozen=True, slots=True)
 class MatrixReport:
-    """Every mapped pair of the installed SGLang, and the parser names that no family is mapped to."""
+    """Every mapped pair of the installed SGLang; the names that no family is mapped to, with the reason."""
 
     engine_version: str
     examples: int
     rows: tuple[MatrixRow, ...]
-    unmapped_reasoning: tuple[str, ...]
-    unmapped_tools: tuple[str, ...]
+    unmapped_reasoning: dict[str, str]
+    unmapped_tools: dict[str, str]
     seconds: float = 0.0
 
 
@@ -194,3 +196,15 @@ class BankOutcome:
     rebuilt_text: str
     details: tuple[str, ...] = ()
     report: str = ""
+
+
+def matrix_of(decoded: Mapping[str, Any]) -> MatrixReport:
+    """Return the report that `shardgate matrix --json` printed, from its decoded JSON."""
+    rows = []
+    for row in decoded["rows"]:
+        losses = tuple(
+            MatrixLoss(**{**loss, "verdict": Verdict(loss["verdict"]), "ids": tuple(loss["ids"])})
+            for loss in row["losses"]
+        )
+        rows.append(MatrixRow(**{**row, "losses": losses}))
+    return MatrixReport(**{**decoded, "rows": tuple(rows)})

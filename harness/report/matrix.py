@@ -108,18 +108,31 @@ def unmapped(report: MatrixReport) -> str:
 
 def markdown(report: MatrixReport) -> list[str]:
     """Return the matrix as lines of Markdown: the table, then each pair's losses."""
+    return ["# Fidelity matrix", "", *table_markdown(report), "", *losses_markdown(report)]
+
+
+def table_markdown(report: MatrixReport) -> list[str]:
+    """Return the table as lines of Markdown, and the names that are not in it."""
     lines = [f"{title(report)}.", "", _line(HEADS), _line(["---"] * len(HEADS))]
-    lines += [
-        _line(f"`{cell}`" if n < 3 else cell for n, cell in enumerate(cells(row))) for row in report.rows
-    ]
-    lines += ["", f"{unmapped(report)}.", ""]
+    for row in report.rows:
+        lines.append(
+            _line(f"`{cell}`" if n < 3 and cell != "-" else cell for n, cell in enumerate(cells(row)))
+        )
+    for kind, names in (("reasoning", report.unmapped_reasoning), ("tool-call", report.unmapped_tools)):
+        told = "; ".join(f"`{name}` ({why})" for name, why in names.items()) or "none"
+        lines += ["", f"Unmapped {kind} parsers: {told}."]
+    return lines
+
+
+def losses_markdown(report: MatrixReport) -> list[str]:
+    """Return each pair's losses as lines of Markdown, the worst first, with the smallest example."""
+    lines = []
     for row in report.rows:
         pair = " + ".join(f"`{part}`" for part in shown_pair(row)[1:] if part)
-        lines += [f"**{row.family}**, {pair}", "", _line(("loss", "verdict", "of", "smallest example"))]
+        lines += [f"## {row.family}: {pair}", "", _line(("loss", "verdict", "of", "smallest example"))]
         lines.append(_line(["---"] * 4))
         for loss in in_order(row.losses):
-            streamed = ", streamed" if loss.streamed else ""
-            count = f"{loss.count}/{row.disturbed}{streamed}"
+            count = f"{loss.count}/{row.disturbed}{', streamed' if loss.streamed else ''}"
             lines.append(_line((f"`{loss.name}`", str(loss.verdict), count, _code(example(loss)))))
         lines.append("")
     return lines

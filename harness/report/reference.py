@@ -1,10 +1,12 @@
 """The reference pages of the docs, written from the registries: what they list is listed once.
 
-Place in the flow: beside the reports; `make docs` runs it. May import `contracts`, `harness.paths`, fixtures.
+Place in the flow: beside the reports; `make docs` runs it. May import `contracts`, `harness.outcomes`,
+`harness.paths`, fixtures.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from collections.abc import Iterable
@@ -13,6 +15,7 @@ from pathlib import Path
 from contracts.formats import FORMATS
 from contracts.losses import LOSSES
 from contracts.records import VERDICT_ORDER, Profile
+from harness.outcomes import MatrixReport, matrix_of
 from harness.paths import fixtures_dir
 
 _GENERATED = "<!-- Written by `make docs` from the registries; edit those. -->"
@@ -46,7 +49,50 @@ def known_losses() -> str:
             f"Safe grammar: {form.safe_grammar}",
             "",
         ]
-    return "\n".join([*lines, *_three_boots(), *_routers(), *_bank()]).rstrip() + "\n"
+    return "\n".join([*lines, *_matrix(), *_three_boots(), *_routers(), *_bank()]).rstrip() + "\n"
+
+
+def matrix() -> str:
+    """Return `docs/matrix.md`: what each pair of parsers loses, with the smallest example of each loss."""
+    from harness.report.matrix import losses_markdown, table_markdown
+
+    report = recorded_matrix()
+    lines = [
+        "# Fidelity matrix",
+        "",
+        _GENERATED,
+        "",
+        "What `shardgate matrix` measured; `make matrix` measures it anew. Streams inside a family's safe",
+        "grammar must all be exact; outside it every loss has a name. The examples are the smallest that",
+        "were met; markers are shown as the family writes them.",
+        "",
+        *table_markdown(report),
+        "",
+        *losses_markdown(report),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def recorded_matrix() -> MatrixReport:
+    """Return the newest matrix that `fixtures/matrix/` keeps."""
+    newest = max((fixtures_dir() / "matrix").glob("sglang-*.json"))
+    return matrix_of(json.loads(newest.read_text(encoding="utf-8")))
+
+
+def _matrix() -> list[str]:
+    from harness.report.matrix import table_markdown
+
+    report = recorded_matrix()
+    return [
+        f"## The parsers of SGLang {report.engine_version}",
+        "",
+        "Each pair of parsers, measured by `shardgate matrix`: streams of its safe grammar that came",
+        "out exact, whole and streamed, and disturbed ones whose streamed fields equal the whole answer's.",
+        "What was lost, with the smallest example of each loss: [matrix.md](matrix.md).",
+        "",
+        *table_markdown(report),
+        "",
+    ]
 
 
 def _three_boots() -> list[str]:
@@ -248,7 +294,12 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *body)]
 
 
-PAGES = {"boot-failures.md": boot_failures, "known-losses.md": known_losses, "rules.md": rules}
+PAGES = {
+    "boot-failures.md": boot_failures,
+    "known-losses.md": known_losses,
+    "matrix.md": matrix,
+    "rules.md": rules,
+}
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ def test_every_way_to_give_a_tokenizer() -> None:
         {"chunks": [1.5]},
         {"prompt_ids": ["x"]},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_wrong_use_is_told(options: dict[str, Any]) -> None:
     with pytest.raises(ShardgateError):
