@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from contracts.formats import FORMATS
 from contracts.losses import LOSSES
@@ -49,7 +50,9 @@ def known_losses() -> str:
             f"Safe grammar: {form.safe_grammar}",
             "",
         ]
-    return "\n".join([*lines, *_matrix(), *_three_boots(), *_routers(), *_bank()]).rstrip() + "\n"
+    lines += _matrix()
+    lines += ["Each loss as a token stream: [counterexamples](counterexamples.md).", ""]
+    return "\n".join([*lines, *_three_boots(), *_routers()]).rstrip() + "\n"
 
 
 def matrix() -> str:
@@ -168,37 +171,49 @@ def _field_name(one: dict[str, str]) -> str:
     return one["field"] if path == "chat" else f"{path} {one['field']}"
 
 
-def _bank() -> list[str]:
-    """Return the counterexamples and faults that `fixtures/counterexamples/` keeps, as two tables."""
+def counterexamples() -> str:
+    """Return `docs/counterexamples.md`: the cases and faults that `fixtures/counterexamples/` keeps."""
     folder = fixtures_dir() / "counterexamples"
-    cases = tomllib.loads((folder / "sglang.toml").read_text(encoding="utf-8"))["case"]
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted(folder.glob("*.toml")):
+        for case in tomllib.loads(file.read_text(encoding="utf-8")).get("case", ()):
+            cases.setdefault(case.get("format", "kimi_k2"), []).append(case)
     faults = tomllib.loads((folder / "faults.toml").read_text(encoding="utf-8"))["fault"]
-    case_rows = (
-        (
-            case["name"],
-            case.get("format", "kimi_k2"),
-            f"{case['version']}{', streamed' if 'chunks' in case else ''}",
-            case["verdict"],
-            ", ".join(f"`{loss}`" for loss in case["losses"]) or "none",
-            case.get("report", ""),
-        )
-        for case in cases
-    )
-    return [
-        "## Counterexamples",
+    lines = [
+        "# Counterexamples",
         "",
-        "Each is replayed through SGLang's own parsers (`tests/unit/test_counterexamples.py`); the token",
-        "streams are in `fixtures/counterexamples/sglang.toml`.",
+        _GENERATED,
         "",
-        *_table(("what the model does", "format", "SGLang", "verdict", "losses", "reported as"), case_rows),
+        "Token streams that SGLang's parsers lose, or were reported to lose, each as small as it shows;",
+        "they are kept in `fixtures/counterexamples/`. To replay them through the installed SGLang, as the",
+        "suite does:",
         "",
-        "## Faults of other packages",
+        "```bash",
+        "shardgate bank                       # exits 1 when a verdict or its losses changed",
+        "shardgate bank 'NAME'                # only this case",
+        "shardgate bank --accept 'NAME'       # write what it showed into its file",
+        "shardgate bank --accept --all        # the same for every case that changed",
+        "shardgate bank --folder MINE --json  # a bank of your own, in files of the same form",
+        "```",
         "",
-        *_table(
-            ("package", "what happens", "what shardgate does", "held by"),
-            ((f["package"], f["what"], f["then"], f"`{f['held_by']}`") for f in faults),
-        ),
     ]
+    for name in sorted(cases, key=lambda name: (name != "kimi_k2", name)):
+        rows = (
+            (
+                case["name"].removeprefix(f"{name}: "),
+                f"{case.get('version', '?')}{', streamed' if 'chunks' in case else ''}",
+                case.get("verdict", "not recorded"),
+                ", ".join(f"`{loss}`" for loss in case.get("losses", ())) or "none",
+                case.get("report", ""),
+            )
+            for case in cases[name]
+        )
+        heads = ("what the model does", "SGLang", "verdict", "losses", "reported as")
+        lines += [f"## `{name}`", "", *_table(heads, rows), ""]
+    held = ((f["package"], f["what"], f["then"], f"`{f['held_by']}`") for f in faults)
+    heads = ("package", "what happens", "what shardgate does", "held by")
+    lines += ["## Faults of other packages", "", *_table(heads, held)]
+    return "\n".join(lines) + "\n"
 
 
 def rules() -> str:
@@ -296,6 +311,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 
 PAGES = {
     "boot-failures.md": boot_failures,
+    "counterexamples.md": counterexamples,
     "known-losses.md": known_losses,
     "matrix.md": matrix,
     "rules.md": rules,
