@@ -211,8 +211,8 @@ def counterexamples() -> str:
         heads = ("what the model does", "SGLang", "verdict", "losses", "reported as")
         lines += [f"## `{name}`", "", *_table(heads, rows), ""]
     held = ((f["package"], f["what"], f["then"], f"`{f['held_by']}`") for f in faults)
-    heads = ("package", "what happens", "what shardgate does", "held by")
-    lines += ["## Faults of other packages", "", *_table(heads, held)]
+    columns = ("package", "what happens", "what shardgate does", "held by")
+    lines += ["## Faults of other packages", "", *_table(columns, held)]
     return "\n".join(lines) + "\n"
 
 
