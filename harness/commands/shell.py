@@ -59,8 +59,12 @@ def flag_words(texts: Sequence[str]) -> tuple[str, ...]:
     for text in texts:
         try:
             words += shlex.split(text)
-        except ValueError as error:
-            raise click.BadParameter(f"{text!r}: {error}", param_hint="--flags") from error
+        except ValueError:
+            # The text itself is not told: a flag may hold a key.
+            raise click.BadParameter(
+                "not a shell-like list of words (an open quote, or a backslash at the end)",
+                param_hint="--flags",
+            ) from None
     return tuple(words)
 
 
@@ -76,10 +80,10 @@ def run(group: click.Group, arguments: Sequence[str] | None, name: str) -> NoRet
     signal.signal(signal.SIGTERM, _terminated)
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = group.main(args=argv, prog_name=name, standalone_mode=False)
+        code = _invoked(group, argv, name)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else HOLDS)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt, EOFError):
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
@@ -105,6 +109,17 @@ def run(group: click.Group, arguments: Sequence[str] | None, name: str) -> NoRet
         )
         fail(told, _asks_json(argv))
         sys.exit(FAULT)
+
+
+def _invoked(group: click.Group, argv: list[str], name: str) -> Any:
+    """Parse and run as `group.main` does, which itself would exit with 1, findings, when a pipe breaks."""
+    if f"_{name.upper()}_COMPLETE" in os.environ:
+        return group.main(args=argv, prog_name=name, standalone_mode=False)
+    try:
+        with group.make_context(name, list(argv)) as context:
+            return group.invoke(context)
+    except click.exceptions.Exit as error:
+        return error.exit_code
 
 
 def _terminated(signum: int, frame: FrameType | None) -> NoReturn:

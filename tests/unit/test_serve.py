@@ -60,7 +60,7 @@ def test_a_dry_run_of_a_group_shows_each_member_and_the_router() -> None:
         (("kimi-k2.5", "--", "--reasoning-parser", "x"), "flags for SGLang as --flags"),
         (("kimi-k2.5", "--", "no-such-command"), "no such program is on PATH"),
         (("kimi-k2.5", "--json", "--", "true"), "--json and a command"),
-        (("kimi-k2.5", "--flags", "--a 'b"), "No closing quotation"),
+        (("kimi-k2.5", "--flags", "--a 'b"), "not a shell-like list of words"),
         (("http://127.0.0.1:9", "--flags", "--dtype half"), "this one runs already"),
         (("kimi-k2.5-router", "--host", "0.0.0.0", "--dry-run"), "loopback only"),
         (("kimi-k2.5-two-nodes", "--dry-run"), "NODE_RANK is not set"),

@@ -1,0 +1,48 @@
+"""Whatever a user gets wrong is told in words, with exit code 2, and shows no traceback and no key."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def shardgate(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env=os.environ | environment,
+    )
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("serve", "kimi-k2.5", "--dry-run")])
+def test_a_reader_that_went_away_is_no_finding(arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", *arguments],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            timeout=120,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_flags_that_are_no_list_of_words_are_not_shown(command: str) -> None:
+    done = shardgate(command, "kimi-k2.5", "--flags", "--api-key 'sesame")
+    assert done.returncode == 2 and "not a shell-like list of words" in done.stderr
+    assert "sesame" not in done.stdout + done.stderr and "Traceback" not in done.stderr
