@@ -24,9 +24,8 @@ from contracts.records import ServerFacts
 from harness.server.attach import AttachedServer, attach
 
 if TYPE_CHECKING:
-    import subprocess
-
     from harness.server.launch import SGLangServer
+    from harness.server.process import GuardedProcess
     from harness.server.progress import BootProgress
 
 T = TypeVar("T")
@@ -44,7 +43,7 @@ class AsyncServer:
 
     if TYPE_CHECKING:
         _on_progress: Callable[[BootProgress], None] | None
-        _process: subprocess.Popen[bytes] | None
+        _process: GuardedProcess | None
 
         def start(self) -> None: ...
         def stop(self) -> None: ...

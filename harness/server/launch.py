@@ -6,21 +6,17 @@ and is never imported here.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Literal, Self
+from typing import Literal, Self
 
 from contracts.records import ServerFacts
-from harness.server import guard
 from harness.server.aio import AsyncServer
 from harness.server.attach import AttachedServer, attach, server_facts
 from harness.server.checkpoint import checkpoint_bytes
@@ -29,6 +25,7 @@ from harness.server.failures import ServerDied
 from harness.server.flags import text_of
 from harness.server.hardware import free_port, needs_cpu_platform
 from harness.server.history import boot_key, earlier, note
+from harness.server.process import GuardedProcess
 from harness.server.progress import BootProgress
 from harness.server.refusals import (
     refuse_own_flags,
@@ -93,13 +90,9 @@ class SGLangServer(AsyncServer):
         self._env = dict(env or {})
         self._on_progress = on_progress
         self._api_key = text_of(self.flags, "api_key")
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
-        self._marker = ""
+        self._process: GuardedProcess | None = None
         self._kills: int | None = None
         self._death: DeathWatch | None = None
-        self._lock = threading.Lock()
         self._ready = False
         self.port = 0
         self.log_path = self._asked_log or Path()
@@ -136,7 +129,6 @@ class SGLangServer(AsyncServer):
             given.setdefault("HF_HUB_OFFLINE", "1")
         if self.on_cpu:
             given.update(cpu_environment(self.flags, given))
-        given[guard.MARKER] = self._marker
         return given
 
     def __enter__(self) -> Self:
@@ -155,15 +147,15 @@ class SGLangServer(AsyncServer):
         version = sglang_version()
         self._refuse_early()
         self.port = self._asked_port if self._asked_port is not None else free_port(self.host)
-        self._marker = uuid.uuid4().hex
         self._kills = oom_kills()
-        self.log_path = (
-            self._asked_log or Path(tempfile.gettempdir()) / f"sglang-{self.port}-{self._marker[:8]}.log"
-        )
+        name = f"sglang-{self.port}-{uuid.uuid4().hex[:8]}.log"
+        self.log_path = self._asked_log or Path(tempfile.gettempdir()) / name
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
         try:
-            self._spawn()
+            self._process = GuardedProcess(
+                self.command, self.log_path, env=self.environment(), grace=self._grace
+            )
             self._wait(started, version)
         except BaseException:
             self._end()
@@ -179,37 +171,6 @@ class SGLangServer(AsyncServer):
         if not self.on_cpu:
             refuse_too_few_gpus(self.flags, {**os.environ, **self._env})
 
-    def _spawn(self) -> None:
-        self._log = self.log_path.open("wb")
-        watcher = [
-            sys.executable,
-            "-I",
-            "-S",
-            guard.__file__,
-            str(os.getpid()),
-            self._marker,
-            str(self._grace),
-        ]
-        self._guard = subprocess.Popen(watcher, stdin=subprocess.PIPE, start_new_session=True)
-        self._process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env=self.environment(),
-            start_new_session=True,
-        )
-        self._tell_guard(f"{self._process.pid}\n")
-
-    def _tell_guard(self, words: str) -> None:
-        if self._guard is None or self._guard.stdin is None:
-            return
-        try:
-            self._guard.stdin.write(words.encode())
-            self._guard.stdin.flush()
-        except OSError:
-            return  # somebody killed the watchdog; ending the server does not need it
-
     def _wait(self, started: float, version: str) -> None:
         process = self._process
         assert process is not None
@@ -222,7 +183,7 @@ class SGLangServer(AsyncServer):
             flags=self.flags,
             version=version,
             log_path=self.log_path,
-            exit_code=process.poll,
+            exit_code=process.exit_code,
             started=started,
             timeout=self.timeout,
             stall_timeout=self.stall_timeout,
@@ -250,13 +211,13 @@ class SGLangServer(AsyncServer):
 
     def alive(self) -> bool:
         """Whether SGLang's main process runs."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.exit_code() is None
 
     def check(self) -> None:
         """Raise `ServerDied`, with the log's telling lines, if the server is gone or about to go."""
         if self._process is None:
             raise RuntimeError("the server was not started")
-        code = self._process.poll()
+        code = self._process.exit_code()
         if code is not None:
             raise died(self.log_path, ServerDied, "", code, self._kills)
         if self._death is not None and self._death.is_dying():
@@ -274,20 +235,5 @@ class SGLangServer(AsyncServer):
             self.log_path.unlink(missing_ok=True)
 
     def _end(self) -> None:
-        with self._lock:
-            try:
-                if self._process is not None:
-                    guard.end_group(self._process.pid, self._marker, self._grace)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        self._process.wait(timeout=10)
-                self._tell_guard("done\n")
-            finally:
-                # Without the word above, the end of the pipe has the watchdog finish the work.
-                if self._guard is not None:
-                    if self._guard.stdin is not None and not self._guard.stdin.closed:
-                        self._guard.stdin.close()
-                    self._guard.wait()
-                    self._guard = None
-                if self._log is not None:
-                    self._log.close()
-                    self._log = None
+        if self._process is not None:
+            self._process.end()

@@ -25,6 +25,7 @@ from harness.server.hardware import (
     processors,
     visible_gpus,
 )
+from harness.server.process import GuardedProcess
 from harness.server.refusals import refuse_too_few_gpus
 
 # A process that takes no SIGINT, with a child that takes none either.
@@ -135,6 +136,31 @@ def test_the_watchdog_ends_the_group_of_a_killed_owner(stubborn: Path, tmp_path:
     assert soon(lambda: guard.group_members(server) == [])
     assert soon(lambda: guard.group_members(watch) == []), "the watchdog ends with its work"
     os.killpg(owner.pid, signal.SIGKILL)
+
+
+def test_a_killed_watchdog_keeps_nothing_from_ending(stubborn: Path, tmp_path: Path) -> None:
+    process = GuardedProcess(
+        [sys.executable, str(stubborn)], tmp_path / "log", env=dict(os.environ), grace=0.3
+    )
+    assert process.watchdog is not None and process.watchdog.pid is not None
+    os.kill(process.watchdog.pid, signal.SIGKILL)
+    assert soon(lambda: (tmp_path / "log").read_bytes() == b"up\nup\n")
+    process.end()
+    assert guard.group_members(process.pid) == [] and process.exit_code() == -signal.SIGKILL
+    process.end()
+
+
+def test_only_the_owner_reads_a_log_with_keys(tmp_path: Path) -> None:
+    old = tmp_path / "old.log"
+    old.write_text("before")
+    old.chmod(0o644)
+    for path in (old, tmp_path / "new.log"):
+        GuardedProcess(["true"], path, env=dict(os.environ)).end()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.read_bytes() == b""
+    before = Path(os.devnull).stat().st_mode
+    GuardedProcess(["true"], Path(os.devnull), env=dict(os.environ)).end()
+    assert Path(os.devnull).stat().st_mode == before
 
 
 def test_a_taken_port_is_seen_and_a_free_one_is_free() -> None:
