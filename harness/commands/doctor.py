@@ -22,7 +22,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "error": "red", "unknown": "cyan
 
 
 @click.command()
-@click.argument("target", required=False, metavar="[MODEL_OR_DEPLOYMENT]")
+@click.argument("target", required=False, metavar="[MODEL_DEPLOYMENT_OR_URL]")
 @shell.flags_option
 @click.option(
     "--file",
@@ -44,7 +44,8 @@ def doctor(
 
     Looks at packages, driver, GPUs and who uses them, memory against the model's size, disk, limits, the
     port, the checkpoint's files, tokenizer and template, the architecture, the hub, and whether the parsers
-    fit the model. Boots nothing. Exits 1 when a boot would fail.
+    fit the model. A server that runs, given by its URL, is asked what it serves. Boots nothing. Exits 1 when
+    a boot would fail.
     """
     checks = _examined(target, shell.flag_words(flags), file, port, quick)
     counts: Counter[str] = Counter(check.outcome for check in checks)
@@ -58,11 +59,17 @@ def doctor(
 def _examined(
     target: str | None, flags: tuple[str, ...], file: Path | None, port: int | None, quick: bool
 ) -> tuple[Check, ...]:
-    from harness.server.deployments import load_deployment, load_deployments
+    from harness.server.deployments import Deployment, load_deployment, load_deployments
     from harness.server.doctor import examine, examine_deployment
 
     if target is None:
         return examine(port=port, quick=quick)
+    if "://" in target:
+        from harness.commands.probe import checked_url
+
+        if flags:
+            raise click.UsageError("--flags go to a server that is booted, and this one runs already")
+        return examine_deployment(Deployment(name=target, url=checked_url(target)))
     known = load_deployments(file)
     if target not in known and ("/" in target or Path(target).exists()):
         return examine(target, flags, port=port, quick=quick)

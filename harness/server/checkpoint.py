@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,13 +34,42 @@ class Fault:
         return f"{self.file}: {self.why}"
 
 
+MAX_JSON = 256_000_000
+"""Bytes of the longest JSON file that is read; the longest tokenizers have some 40 MB."""
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a model's file. Raises `OSError` or `ValueError`, whatever the file holds.
+
+    What is no regular file is not opened: reading a pipe would never end.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("it is no regular file")
+    if found.st_size > MAX_JSON:
+        raise ValueError(f"it has {found.st_size} bytes, more than any such file")
+    return _parsed(path.read_bytes())
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def load_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; empty where there is none, or it is broken."""
     try:
-        loaded = json.loads(path.read_text("utf-8"))
+        loaded = read_json(path)
     except (OSError, ValueError):
         return {}
     return loaded if isinstance(loaded, dict) else {}
+
+
+def expanded(path: str) -> Path:
+    """A path with `~` replaced; one of a user who does not exist stays as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  # pathlib's raises for such a user
 
 
 def hub_cache() -> Path:
@@ -52,7 +82,7 @@ def hub_cache() -> Path:
 
 def local_folder(model_path: str, revision: str | None = None) -> Path | None:
     """A model's folder on this machine: itself, or the hub's cached snapshot; None where there is none."""
-    path = Path(model_path).expanduser()
+    path = expanded(model_path)
     if path.is_dir():
         return path
     if model_path.count("/") != 1 or model_path.startswith((".", "/", "~")):
@@ -105,6 +135,11 @@ def faults(folder: Path) -> tuple[Fault, ...]:
     """What is wrong with the checkpoint's files: missing ones, Git LFS pointers, cut or unreadable ones."""
     named = indexed_files(folder)
     found = [
+        Fault("unreadable", name, why)
+        for name in _INDEXES
+        if (why := _broken_index(folder / name)) is not None
+    ]
+    found += [
         Fault("missing", file, "the checkpoint's index names it, it is not there")
         for file in named
         if not (folder / file).is_file()
@@ -120,6 +155,20 @@ def faults(folder: Path) -> tuple[Fault, ...]:
         if (folder / name).is_file() and _starts(folder / name, POINTER):
             found.append(Fault("pointer", name, "it is a Git LFS pointer, not the file"))
     return tuple(found)
+
+
+def _broken_index(path: Path) -> str | None:
+    """What is wrong with a checkpoint's index; None where there is none, or nothing is wrong."""
+    if not path.exists():
+        return None
+    try:
+        index = read_json(path)
+    except (OSError, ValueError) as error:
+        return f"it can't be read ({error})"
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        return "its `weight_map` is no table of tensors and the files that hold them"
+    return None
 
 
 def _starts(path: Path, with_: bytes) -> bool:
@@ -162,7 +211,7 @@ def safetensors_header(path: Path) -> tuple[int, dict[str, Any]]:
         text = handle.read(length)
     if len(text) < length:
         raise ValueError("the file ends within it")
-    header = json.loads(text)
+    header = _parsed(text)
     if not isinstance(header, dict):
         raise ValueError("it is no JSON object")
     return length, header
@@ -193,4 +242,4 @@ def safetensors_size(path: Path) -> int:
 
 def _ends(entries: Iterable[Any]) -> list[int]:
     offsets = [entry.get("data_offsets") for entry in entries if isinstance(entry, dict)]
-    return [int(pair[1]) for pair in offsets if isinstance(pair, list) and len(pair) == 2]
+    return [pair[1] for pair in offsets if isinstance(pair, list) and len(pair) == 2 and type(pair[1]) is int]

@@ -11,7 +11,7 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -107,13 +107,28 @@ def packages() -> Iterator[Check]:
 
 IMPORT = "import sglang.srt.server_args, sglang.srt.entrypoints.engine"
 
+_PARSE = """
+import argparse, sys
+from sglang.srt.server_args import ServerArgs
+parser = argparse.ArgumentParser(prog="sglang")
+ServerArgs.add_cli_args(parser)
+try:
+    parser.parse_args(["--model-path", "model", *sys.argv[1:]])
+except SystemExit:
+    sys.exit(77)
+"""
+_UNREADABLE = 77
+"""Exit code of that process where SGLang's own parser refuses the flags."""
 
-def start_import(environment: Mapping[str, str]) -> subprocess.Popen[str] | None:
-    """Begin to import SGLang in a process of its own, where it is installed."""
+
+def start_import(environment: Mapping[str, str], flags: Sequence[str] = ()) -> subprocess.Popen[str] | None:
+    """Begin to import SGLang in a process of its own, where it is installed; there it reads the flags too."""
     if importlib.util.find_spec("sglang") is None:
         return None
+    # Flags that a file brings are told apart from these by SGLang itself.
+    code = IMPORT if not flags or "--config" in flags else IMPORT + _PARSE
     return subprocess.Popen(
-        [sys.executable, "-c", IMPORT],
+        [sys.executable, "-c", code, *flags],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -123,30 +138,46 @@ def start_import(environment: Mapping[str, str]) -> subprocess.Popen[str] | None
     )
 
 
-def end_import(process: subprocess.Popen[str], seconds: float) -> Check:
-    """How the import went; it is ended where it takes longer than that."""
+def end_import(process: subprocess.Popen[str], seconds: float) -> Iterator[Check]:
+    """How the import went and whether SGLang takes the flags; it is ended where it takes longer than that."""
     try:
         _, said = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return Check(
+        yield Check(
             "import",
             "unknown",
             f"SGLang was not imported within {seconds:g} s",
             "a slow disk, or an import that hangs",
             "try it by hand: python -c 'import sglang.srt.entrypoints.engine'",
         )
+        return
     finally:
         if process.poll() is None:
             process.kill()
-    if process.returncode == 0:
-        return Check("import", "ok", "SGLang can be imported")
     lines = [line for line in said.splitlines() if line.strip()]
-    return Check(
+    if process.returncode in (0, _UNREADABLE):
+        yield Check("import", "ok", "SGLang can be imported")
+        if process.returncode == _UNREADABLE:
+            what = _without_values(lines[-1]) if lines else "SGLang's own parser refuses the flags"
+            remedy = "correct it; `python -m sglang.launch_server --help` lists the flags"
+            yield Check("flags", "error", what, "SGLang's own parser refuses it", remedy)
+        return
+    yield Check(
         "import",
         "error",
         "SGLang can't be imported",
         lines[-1][:400] if lines else f"the import ended with code {process.returncode}",
         "install what is missing, or install SGLang anew in an environment of its own",
     )
+
+
+def _without_values(line: str) -> str:
+    """A parser's complaint; of words that it does not know only the flags' names, since one may be a key."""
+    told = line.rpartition("error: ")[2]
+    before, unknown, words = told.partition("unrecognized arguments: ")
+    if unknown:
+        names = [word.partition("=")[0] for word in words.split() if word.startswith("--")]
+        told = before + unknown + (" ".join(names) or "(words without a flag)")
+    return told[:400]

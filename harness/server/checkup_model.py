@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import os
 import re
 import urllib.error
@@ -19,6 +18,7 @@ from typing import Any
 
 from harness.server.checkpoint import (
     checkpoint_bytes,
+    expanded,
     faults,
     hub_cache,
     load_json,
@@ -27,6 +27,7 @@ from harness.server.checkpoint import (
     weight_files,
 )
 from harness.server.checkup import Check, gigabytes
+from harness.server.checkup_config import broken_tokenizer, config_checks, nested
 from harness.server.flags import has, text_of
 from harness.server.refusals import looks_local
 
@@ -59,6 +60,7 @@ def model_checks(model_path: str, flags: Sequence[str], environment: Mapping[str
         )
         return
     yield _checkpoint(folder, model_path)
+    yield from config_checks(folder, config)
     yield from _layers(folder, config)
     yield _architecture(config, flags)
     yield from _tokenizer(folder, flags)
@@ -97,17 +99,9 @@ def _checkpoint(folder: Path, model_path: str) -> Check:
     )
 
 
-def _nested(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's part of a config; models that also see keep it in one of their own."""
-    for name in ("text_config", "llm_config", "language_config", "thinker_config"):
-        if isinstance(config.get(name), dict):
-            return _nested(config[name])
-    return config
-
-
 def _layers(folder: Path, config: Mapping[str, Any]) -> Iterator[Check]:
     """Whether the checkpoint has every layer; SGLang 0.5.23 boots without, and serves what memory held."""
-    wanted = _nested(config).get("num_hidden_layers")
+    wanted = nested(config).get("num_hidden_layers")
     there = [int(match[1]) + 1 for match in map(_LAYER.search, tensor_names(folder)) if match]
     if isinstance(wanted, int) and there and max(there) < wanted:
         yield Check(
@@ -146,7 +140,16 @@ def _names(text: str) -> set[str]:
 
 
 def _architecture(config: Mapping[str, Any], flags: Sequence[str]) -> Check:
-    names = [name for name in config.get("architectures") or [] if isinstance(name, str)]
+    listed = config.get("architectures")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    if not names and listed is not None:
+        return Check(
+            "architecture",
+            "error",
+            "config.json's `architectures` is no list of names",
+            "SGLang takes the model's implementation from it",
+            "fetch config.json again",
+        )
     if not names:
         return Check("architecture", "unknown", "config.json names no architecture")
     known = known_architectures()
@@ -173,7 +176,7 @@ def _architecture(config: Mapping[str, Any], flags: Sequence[str]) -> Check:
 
 
 def _in_transformers(names: Sequence[str], model_type: str) -> bool:
-    spec = importlib.util.find_spec("transformers")
+    spec = importlib.util.find_spec("transformers") if re.fullmatch(r"[\w-]+", model_type) else None
     for root in (spec.submodule_search_locations or ()) if spec else ():
         for path in (Path(root) / "models" / model_type.replace("-", "_")).glob("modeling_*.py"):
             text = path.read_text("utf-8", "replace")
@@ -189,13 +192,14 @@ def _tokenizer(folder: Path, flags: Sequence[str]) -> Iterator[Check]:
     remedy = "fetch the tokenizer's files of the same revision, or give --tokenizer-path"
     if not there:
         yield Check("tokenizer", "error", f"{place} has none of {', '.join(_TOKENIZERS)}", "", remedy)
-    elif there[0] == "tokenizer.json" and (wrong := _broken_json(place / "tokenizer.json")):
-        yield Check("tokenizer", "error", f"tokenizer.json can't be read: {wrong}", "it is cut", remedy)
+    elif there[0] == "tokenizer.json" and (wrong := broken_tokenizer(place / "tokenizer.json")):
+        why = "it is cut, or no tokenizer"
+        yield Check("tokenizer", "error", f"tokenizer.json can't be read: {wrong}", why, remedy)
     else:
         yield Check("tokenizer", "ok", there[0])
     if template := text_of(flags, "chat_template"):
         # A name without a path may be one of SGLang's own templates.
-        if os.sep in template and not Path(template).expanduser().is_file():
+        if os.sep in template and not expanded(template).is_file():
             yield Check("chat-template", "error", f"{template} is not there", "", "correct --chat-template")
         else:
             yield Check("chat-template", "ok", template)
@@ -214,21 +218,13 @@ def _tokenizer(folder: Path, flags: Sequence[str]) -> Iterator[Check]:
         )
 
 
-def _broken_json(path: Path) -> str:
-    try:
-        json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        return str(error)
-    return ""
-
-
 def _number(flags: Sequence[str], name: str) -> int:
     text = text_of(flags, name) or "1"
-    return int(text) if text.isdigit() and int(text) > 0 else 1
+    return int(text) if text.isdigit() and text.isascii() and int(text[:20]) > 0 else 1
 
 
 def _split(config: Mapping[str, Any], flags: Sequence[str]) -> Iterator[Check]:
-    heads = _nested(config).get("num_attention_heads")
+    heads = nested(config).get("num_attention_heads")
     ranks = _number(flags, "tp_size")
     if has(flags, "enable_dp_attention"):
         ranks = max(1, ranks // _number(flags, "dp_size"))
@@ -248,9 +244,15 @@ def _split(config: Mapping[str, Any], flags: Sequence[str]) -> Iterator[Check]:
 
 
 def _settings(config: Mapping[str, Any], flags: Sequence[str]) -> Iterator[Check]:
-    inner = _nested(config)
+    inner = nested(config)
     asked, longest = text_of(flags, "context_length"), inner.get("max_position_embeddings")
-    if asked and asked.isdigit() and isinstance(longest, int) and int(asked) > longest:
+    if (
+        asked
+        and asked.isascii()
+        and asked.isdigit()
+        and isinstance(longest, int)
+        and int(asked[:20]) > longest
+    ):
         scaled = bool(inner.get("rope_scaling") or inner.get("rope_parameters"))
         yield Check(
             "context-length",
@@ -260,7 +262,8 @@ def _settings(config: Mapping[str, Any], flags: Sequence[str]) -> Iterator[Check
             + (" (scaled positions may allow it)" if scaled else ""),
             "lower --context-length",
         )
-    method = (config.get("quantization_config") or inner.get("quantization_config") or {}).get("quant_method")
+    quantised = config.get("quantization_config") or inner.get("quantization_config")
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
     flag = text_of(flags, "quantization")
     if flag in ("awq", "gptq", "awq_marlin", "gptq_marlin") and not method:
         yield Check(
@@ -277,8 +280,8 @@ def _draft(folder: Path, draft: str, config: Mapping[str, Any]) -> Iterator[Chec
         told = "; ".join(map(str, found[:3]))
         yield Check("draft", "error", f"{draft}: {told}", "", "fetch the draft model again")
         return
-    own = _nested(load_json(folder / "config.json"))
-    wide, narrow = _nested(config).get("hidden_size"), own.get("hidden_size")
+    own = nested(load_json(folder / "config.json"))
+    wide, narrow = nested(config).get("hidden_size"), own.get("hidden_size")
     target = own.get("target_hidden_size", narrow)
     if isinstance(wide, int) and isinstance(target, int) and wide != target:
         yield Check(

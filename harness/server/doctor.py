@@ -22,9 +22,11 @@ from harness.server.failures import ServerError
 from harness.server.flags import asked, text_of
 from harness.server.hardware import needs_cpu_platform
 from harness.server.preflight import doubts
-from harness.server.refusals import OWN, ranks_here
+from harness.server.refusals import OWN, ranks_here, wrong_counts
 
 IMPORT_SECONDS = 90.0
+
+_MACHINE = {"gpus": accelerators, "host-memory": memory, "disk": storage, "limits": limits}
 
 _OUTCOMES: dict[str, Outcome] = {"error": "error", "warning": "warning", "notice": "ok"}
 
@@ -45,30 +47,38 @@ def examine(
     """
     on_cpu = needs_cpu_platform() if device == "auto" else device == "cpu"
     environment = {**os.environ, **(env or {})}
-    if on_cpu:
+    wrong = list(_wrong_flags(flags))
+    if on_cpu and not wrong:
         environment |= cpu_environment(flags, environment)
-    process = None if quick else start_import(environment)
+    process = None if quick else start_import(environment, () if wrong else flags)
     try:
+        found = list(packages())
         need = Need(
             ranks=0 if on_cpu else ranks_here(flags),
             on_cpu=on_cpu,
-            weights=checkpoint_bytes(model_path) if model_path else 0,
             port=port,
             log_folder=log_folder,
-            downloads=model_path is not None and local_folder(model_path) is None,
             environment=environment,
         )
         if (fraction := _fraction(flags)) is not None:
             need = replace(need, mem_fraction=fraction)
-        found = list(packages())
-        for part in (accelerators, memory, storage, limits):
-            found += part(need)
+        try:
+            need = replace(
+                need,
+                weights=checkpoint_bytes(model_path) if model_path else 0,
+                downloads=model_path is not None and local_folder(model_path) is None,
+            )
+        except OSError as error:
+            found.append(_unreadable("model", error))
+            model_path = None
+        for name, part in _MACHINE.items():
+            found += _guarded(name, part(need))
         if model_path is not None:
-            found += model_checks(model_path, flags, environment)
-            found += _doubts(model_path, flags)
-        found += _own_flags(flags)
+            found += _guarded("model", model_checks(model_path, flags, environment))
+            found += _guarded("parsers", _doubts(model_path, flags))
+        found += wrong
         if process is not None:
-            found.append(end_import(process, IMPORT_SECONDS))
+            found += end_import(process, IMPORT_SECONDS)
             process = None
         return tuple(found)
     finally:
@@ -105,6 +115,9 @@ def examine_deployment(
             "install shardgate[cpu]",
         )
         return (*examine(None, device=_device(deployment), port=port, quick=quick), lacking)
+    except OSError as error:
+        broken = _unreadable("model", error)
+        return (*examine(None, device=_device(deployment), port=port, quick=quick), broken)
     return examine(
         model, ready.all_flags(), device=_device(deployment), port=port, env=ready.env, quick=quick
     )
@@ -131,7 +144,27 @@ def _fraction(flags: Sequence[str]) -> float | None:
     return value if 0 < value <= 1 else None
 
 
-def _own_flags(flags: Sequence[str]) -> Iterator[Check]:
+def _guarded(name: str, checks: Iterator[Check]) -> Iterator[Check]:
+    """The checks; a folder or file that this user may not read ends these, not the whole examination."""
+    try:
+        yield from checks
+    except OSError as error:
+        yield _unreadable(name, error)
+
+
+def _unreadable(name: str, error: OSError) -> Check:
+    what = f"{error.filename or 'a file'}: {error.strerror or error}"
+    why = "the boot would read or write there too"
+    return Check(
+        name, "error", what, why, "give this user the right, or move it: HF_HOME, XDG_CACHE_HOME, TMPDIR"
+    )
+
+
+def _wrong_flags(flags: Sequence[str]) -> Iterator[Check]:
+    for name in wrong_counts(flags):
+        flag = f"--{name.replace('_', '-')}"
+        what = f"{flag} {text_of(flags, name) or ''}".rstrip()
+        yield Check("flags", "error", what, "it takes a whole number, 1 or more", f"correct {flag}")
     for name in OWN.keys() & asked(flags).keys():
         yield Check(
             "flags",

@@ -1,7 +1,8 @@
 """Which parsers suit a model, as its folder shows before a boot: families as data (`families.toml`).
 
 Place in the flow: under the pre-flight check. Imports `contracts.formats`, which has the parser names where
-it has the family, `harness.paths` and the standard library; `huggingface_hub` only inside a function.
+it has the family, `harness.paths`, the stage's own modules and the standard library; `huggingface_hub` only
+inside a function.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import ast
 import contextlib
 import hashlib
 import importlib.util
-import json
 import re
 import tomllib
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from typing import Any
 
 from contracts.formats import FORMATS
 from harness.paths import fixtures_dir
+from harness.server.checkpoint import expanded, load_json
 
 THINKING_MARKERS: tuple[str, ...] = (
     "<think>",
@@ -135,7 +136,7 @@ def known_parsers(kind: str) -> tuple[str, ...] | None:
 
 def local_file(model: str, name: str, revision: str | None = None) -> Path | None:
     """A model's file on this machine: in its folder, or in the hub's cache; None where it is not here."""
-    folder = Path(model).expanduser()
+    folder = expanded(model)
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
@@ -152,13 +153,7 @@ def local_file(model: str, name: str, revision: str | None = None) -> Path | Non
 
 
 def _loaded(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        loaded = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return loaded if isinstance(loaded, dict) else {}
+    return {} if path is None else load_json(path)
 
 
 def _text(path: Path | None) -> str | None:

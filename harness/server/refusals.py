@@ -1,4 +1,4 @@
-"""What is refused before anything is started: no SGLang, a wrong path, flags that are ours, a taken port.
+"""What is refused before anything is started: no SGLang, a wrong path, wrong flags, a taken port.
 
 Place in the flow: asked by the launcher first of all. Imports the stage's own modules only.
 """
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from harness.server.checkpoint import expanded
 from harness.server.failures import CannotBoot
 from harness.server.flags import asked, has, text_of
 from harness.server.hardware import gpu_users, port_is_free, visible_gpus
@@ -42,20 +43,49 @@ def refuse_own_flags(flags: Sequence[str]) -> None:
         )
 
 
+COUNTS = ("tp_size", "pp_size", "dp_size", "ep_size", "nnodes", "max_total_tokens", "max_running_requests")
+"""Flags that take a whole number, 1 or more."""
+
+
+def wrong_counts(flags: Sequence[str]) -> tuple[str, ...]:
+    """The names of the flags that should have a whole number, 1 or more, and have something else."""
+    given = asked(flags)
+    return tuple(name for name in COUNTS if name in given and not _is_count(given[name]))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isdigit() and int(value[:20]) > 0
+
+
+def refuse_wrong_counts(flags: Sequence[str]) -> None:
+    """Raise `CannotBoot` for a number of ranks or machines that is none."""
+    for name in wrong_counts(flags):
+        flag = "--" + name.replace("_", "-")
+        raise CannotBoot(
+            f"{flag} needs a whole number, 1 or more",
+            where=f"{flag} {text_of(flags, name) or ''}".rstrip(),
+            why="SGLang's own parser would end the boot",
+            remedy="correct the number",
+        )
+
+
 def looks_local(model_path: str) -> bool:
     """Whether a model is meant as a folder or file of this machine, not as a hub name."""
-    given = Path(model_path).expanduser()
+    given = expanded(model_path)
     return given.exists() or model_path.startswith((os.sep, ".", "~")) or model_path == ""
 
 
 def refuse_wrong_path(model_path: str) -> None:
     """Raise `CannotBoot` for a local model path at which there is no model."""
-    path = Path(model_path).expanduser()
-    if not looks_local(model_path) or path.is_file():
+    path = expanded(model_path)
+    # A file may be a model too: one in the GGUF format.
+    if not looks_local(model_path) or (path.is_file() and path.suffix == ".gguf"):
         return
     if any((path / name).is_file() for name in ("config.json", "params.json")):
         return
-    there = "it holds no config.json" if path.is_dir() else "there is no such file or folder"
+    there = "there is no such folder"
+    if path.exists():
+        there = "it holds no config.json" if path.is_dir() else "it is a file, not a model's folder"
     raise CannotBoot(
         "the model path is wrong",
         where=model_path,

@@ -28,6 +28,10 @@ from tests.conftest import need
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_attention_heads": 4}
 CONFIG |= {"max_position_embeddings": 8192, "hidden_size": 64}
 
+TOKENIZER = json.dumps(
+    {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}
+)
+
 
 def safetensors(path: Path, size: int) -> None:
     header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
@@ -45,7 +49,7 @@ def model(tmp_path: Path) -> Path:
         safetensors(folder / name, 1000)
     weight_map = {"a": names[0], "b": names[1]}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer.json").write_text(TOKENIZER)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
     return folder
 
