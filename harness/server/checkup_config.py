@@ -22,10 +22,8 @@ _HEAD_SIZES = (
     "kv_channels",
     "attention_head_dim",
 )
-_DTYPES = frozenset(
-    ("auto", "half", "float16", "bfloat16", "float", "float32", "float64", "double")
-    + ("float8_e4m3fn", "float8_e5m2", "int8", "uint8")
-)
+_FLOATS = ("auto", "half", "float16", "bfloat16", "float", "float32", "float64", "double")
+_DTYPES = frozenset((*_FLOATS, "float8_e4m3fn", "float8_e5m2", "int8", "uint8"))
 _MAX_TOKENIZER = 64_000_000
 _INNER = ("text_config", "llm_config", "language_config", "thinker_config")
 _AGAIN = "fetch {0} again, of the same revision as the weights"

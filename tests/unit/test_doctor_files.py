@@ -1,4 +1,4 @@
-"""What the doctor says of a model's small files that hold something else, of flags, of folders it can't read."""
+"""What the doctor says of a model's small files that hold something else, of flags, of closed folders."""
 
 from __future__ import annotations
 
