@@ -6,10 +6,9 @@ Place in the flow: outermost; calls `harness.server`. Imports light modules at t
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +17,9 @@ import click
 
 from contracts.errors import ShardgateError
 from harness.commands import child, shell
+from harness.commands import dry_run as dry
 from harness.commands.progress import Progress
-from harness.report.text import safe, without_keys, without_secrets
+from harness.report.text import safe
 
 if TYPE_CHECKING:
     from harness.server import BootProgress, Deployment, SGLangServer
@@ -86,18 +86,24 @@ def serve(
         def on_progress(now: BootProgress) -> None:
             if not told:
                 # Not earlier: the port is chosen at the start.
-                told.append(without_keys(shlex.join(server.command)))
+                told.append(dry.line(server.command))
                 progress.say(told[0])
             progress(f"boot: {now.phase}", now.facts())
 
         server = deployment.server(
             extra_flags=extra, host=host, port=port, log_path=log, on_progress=on_progress
         )
-        if dry_run:
-            click.echo(_shown(server, deployment.filled().env, port))
-            return shell.HOLDS
         found = _examined([server], force)
         _refuse_follower(server, command)
+        if dry_run:
+            from harness.server.hardware import free_port
+            from harness.server.refusals import refuse_taken_port
+
+            if port is not None:
+                refuse_taken_port(host, port)
+            server.port = port or free_port(host)
+            shown = dry.member(deployment.name, server, deployment.filled().env)
+            return dry.show([shown], doubts=found, as_json=as_json)
         server.start()
     try:
         if command:
@@ -134,23 +140,16 @@ def _deployment(target: str, extra: tuple[str, ...], file: Path | None) -> Deplo
     return found
 
 
-def _shown(server: SGLangServer, given: Mapping[str, str], port: int | None = None) -> str:
-    """Return the command line with the variables that it needs, as a shell takes it."""
-    from harness.server.cpu import cpu_environment
-    from harness.server.hardware import free_port
-
-    server.port = port or free_port(server.host)
-    needed = {**given, **(cpu_environment(server.flags, given) if server.on_cpu else {})}
-    words = [f"{name}={value}" for name, value in without_secrets(needed).items()]
-    return without_keys(shlex.join([*words, *server.command]))
-
-
 def _examined(servers: Sequence[SGLangServer], force: bool) -> list[Doubt]:
-    """Tell what speaks against these boots; stop at a contradiction unless forced."""
+    """Tell what speaks against these boots; stop at wrong flags, and at a contradiction unless forced."""
     from harness.server.preflight import doubts
+    from harness.server.refusals import refuse_own_flags, refuse_wrong_counts, refuse_wrong_path
 
     found = []
     for server in servers:
+        refuse_own_flags(server.flags)
+        refuse_wrong_counts(server.flags)
+        refuse_wrong_path(server.model_path)
         for doubt in doubts(server.model_path, server.flags):
             if doubt in found:
                 continue
@@ -212,8 +211,7 @@ def _stay(check: Callable[[], None]) -> None:
 
 def _attached(deployment: Deployment, command: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
     if dry_run:
-        click.echo(f"attach to {deployment.filled().url}")
-        return shell.HOLDS
+        return dry.show([{"name": deployment.name, "base_url": deployment.filled().url}], as_json=as_json)
     key = os.environ.get(KEY_VARIABLE)
     server = deployment.attach(api_key=key)
     if command:
@@ -249,22 +247,21 @@ def _group(
             why="the router would hand custom logit processors, which are code, to servers that run them",
             remedy="leave --host out, or write a group whose members are not scripted",
         )
-    booted = [one.server(extra_flags=extra) for one in members if one.url is None]
-    if dry_run:
-        for one, server in zip((one for one in members if one.url is None), booted, strict=True):
-            click.echo(_shown(server, one.env))
-        for one in members:
-            if one.url is not None:
-                click.echo(f"attach to {one.url}")
-        words = shlex.join(
-            [*deployment.filled().router_flags, "--host", host, *(["--port", str(port)] if port else [])]
-        )
-        click.echo(f"and in front of them: python -m sglang_router.launch_router {words}")
-        return shell.HOLDS
-    found = _examined(booted, force)
+    found = _examined([one.server(extra_flags=extra) for one in members if one.url is None], force)
     from harness.server.group import ServerGroup
 
     key = os.environ.get(KEY_VARIABLE)
+    if dry_run:
+        planned, router = ServerGroup(deployment, extra_flags=extra, host=host, port=port, api_key=key).plan()
+        router.refuse_wrong_use()
+        router.choose_ports()
+        shown = [
+            {"name": one.name, "base_url": server}
+            if isinstance(server, str)
+            else dry.member(one.name, server, one.env)
+            for one, server in zip(members, planned, strict=True)
+        ]
+        return dry.show(shown, router, found, as_json=as_json)
     with Progress() as progress:
         group = ServerGroup(
             deployment,

@@ -43,6 +43,7 @@ Only for servers on loopback: a custom logit processor is pickled code that the 
 TRUST_FLAG = "--trust-remote-code"
 
 _BUILTIN = "builtin:"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PLACE = re.compile(r"\{(?P<name>[A-Z][A-Z0-9_]*)(?::(?P<default>[^{}]*))?\}")
 
 
@@ -249,8 +250,8 @@ _CHECKS: dict[str, _Check] = {
     "servers": (lambda v: _is_strings(v) and v != [], "a list of names, one at least"),
     "router_flags": _STRINGS,
     "env": (
-        lambda v: isinstance(v, dict) and all(isinstance(x, str) for x in v.values()),
-        "a table of texts",
+        lambda v: isinstance(v, dict) and all(map(_VARIABLE.fullmatch, v)) and _is_strings([*v.values()]),
+        "a table of texts, each name one that a shell takes (letters, digits and _)",
     ),
     "timeout_s": (lambda v: type(v) in (int, float) and v > 0, "a number of seconds"),
     "note": (lambda v: isinstance(v, str), "a text"),

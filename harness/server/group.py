@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -135,22 +135,48 @@ class ServerGroup:
             if one.url is not None:
                 found.append(one.attach(api_key=self._api_key))
                 continue
-            flags = self._extra_flags
-            if role_of(one.flags) == "prefill" and text_of(one.flags, _name(BOOTSTRAP_FLAG)) is None:
-                # Two of them on one machine would take the same one.
-                flags = (*flags, BOOTSTRAP_FLAG, str(free_port(self._host)))
-            log = None if self._log_folder is None else self._log_folder / f"{number}-{one.name}.log"
-            found.append(
-                one.server(extra_flags=flags, log_path=log, on_progress=self._teller(number, one.name))
-            )
+            found.append(self._server(number, one))
         return tuple(found)
+
+    def _server(self, number: int, one: Deployment) -> SGLangServer:
+        flags = self._extra_flags
+        if role_of(one.flags) == "prefill" and text_of(one.flags, _name(BOOTSTRAP_FLAG)) is None:
+            # Two of them on one machine would take the same one.
+            flags = (*flags, BOOTSTRAP_FLAG, str(free_port(self._host)))
+        log = None if self._log_folder is None else self._log_folder / f"{number}-{one.name}.log"
+        return one.server(extra_flags=flags, log_path=log, on_progress=self._teller(number, one.name))
+
+    def plan(self) -> tuple[tuple[SGLangServer | str, ...], Router]:
+        """What `start` would boot, with ports: servers, URLs of those attached to, the router in front.
+
+        Nothing is started and no running server is asked, so one by URL is taken for a whole server.
+        """
+        members: list[SGLangServer | str] = []
+        places: list[_Place] = []
+        keys = {self._api_key}
+        for number, one in enumerate(self.deployment.members()):
+            if one.url is not None:
+                url = one.filled().url or ""
+                members.append(url)
+                places.append(_Place(url))
+                continue
+            server = self._server(number, one)
+            server.port = free_port(server.host)
+            members.append(server)
+            places.append(_place(server))
+            keys.add(text_of(server.flags, "api_key"))
+        return tuple(members), self._router(places, keys)
 
     def _teller(self, number: int, name: str) -> Callable[[BootProgress], None] | None:
         told = self._on_progress
         return None if told is None else lambda now: told(f"{number}-{name}", now)
 
     def _make_router(self) -> Router:
-        keys = {self._api_key, *(text_of(flags, "api_key") for flags in self._flags())} - {None}
+        keys = {self._api_key, *(text_of(flags, "api_key") for flags in self._flags())}
+        return self._router([_place(one) for one in self.members], keys)
+
+    def _router(self, places: Sequence[_Place], given: set[str | None]) -> Router:
+        keys = given - {None}
         if len(keys) > 1:
             raise CannotBoot(
                 "the group's servers have different API keys",
@@ -158,15 +184,10 @@ class ServerGroup:
                 why="the router sends one key to all of them",
                 remedy="give every member the same --api-key",
             )
-        roles = [member_role(one) for one in self.members]
         return Router(
-            [one.base_url for one, role in zip(self.members, roles, strict=True) if role is None],
-            prefill=[
-                (one.base_url, bootstrap_port(one))
-                for one, role in zip(self.members, roles, strict=True)
-                if role == "prefill"
-            ],
-            decode=[one.base_url for one, role in zip(self.members, roles, strict=True) if role == "decode"],
+            [one.url for one in places if one.role is None],
+            prefill=[(one.url, one.bootstrap) for one in places if one.role == "prefill"],
+            decode=[one.url for one in places if one.role == "decode"],
             flags=self.deployment.filled().router_flags,
             host=self._host,
             port=self._port,
@@ -225,6 +246,20 @@ def role_of(flags: Sequence[str]) -> str | None:
     """`prefill` or `decode` for half of a disaggregated pair, None for a server that does both."""
     role = text_of(flags, "disaggregation_mode")
     return None if role in (None, "null") else role
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a member answers, and its half of a disaggregated pair."""
+
+    url: str
+    role: str | None = None
+    bootstrap: int | None = None
+
+
+def _place(member: Member) -> _Place:
+    role = member_role(member)
+    return _Place(member.base_url, role, bootstrap_port(member) if role == "prefill" else None)
 
 
 def member_role(member: Member) -> str | None:

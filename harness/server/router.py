@@ -156,8 +156,7 @@ class Router:
         if self._process is not None:
             raise RuntimeError("the router was started already")
         self._refuse_early()
-        self.port = self._asked_port if self._asked_port is not None else free_port(self.host)
-        self._metrics_port = free_port("127.0.0.1")
+        self.choose_ports()
         name = f"router-{self.port}-{uuid.uuid4().hex[:8]}.log"
         self.log_path = self._asked_log or Path(tempfile.gettempdir()) / name
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,6 +173,11 @@ class Router:
         self.boot_seconds = time.monotonic() - started
         self._ready = True
 
+    def choose_ports(self) -> None:
+        """Find the ports that were not asked for; `command` has them then."""
+        self.port = self._asked_port if self._asked_port is not None else free_port(self.host)
+        self._metrics_port = free_port("127.0.0.1")
+
     def _refuse_early(self) -> None:
         if importlib.util.find_spec(PACKAGE) is None:
             raise CannotBoot(
@@ -182,6 +186,10 @@ class Router:
                 why="it comes in a package of its own, sglang-router",
                 remedy="install shardgate[cpu], or sglang-router beside SGLang on a GPU box",
             )
+        self.refuse_wrong_use()
+
+    def refuse_wrong_use(self) -> None:
+        """Raise `CannotBoot` for flags that are ours, workers that don't go together, and a taken port."""
         for setting in OWN:
             if has(self.flags, setting):
                 raise CannotBoot(

@@ -38,7 +38,7 @@ def test_a_reader_that_went_away_is_no_finding(arguments: tuple[str, ...]) -> No
         )
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+    assert done.returncode == 128 + signal.SIGPIPE and b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["serve", "doctor"])
