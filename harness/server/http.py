@@ -76,13 +76,23 @@ def call(
         raise _unreachable(base_url, path, f"{type(error).__name__}: {error}") from error
 
 
+_TLS = {
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted here: name its authority by SSL_CERT_FILE",
+    "WRONG_VERSION_NUMBER": "it speaks no TLS there: write http:// instead of https://",
+    "RECORD_LAYER_FAILURE": "it speaks no TLS there: write http:// instead of https://",
+    "UNEXPECTED_EOF_WHILE_READING": "it may speak no TLS there: write http:// instead of https://",
+}
+"""What OpenSSL says, and what to do about it."""
+
+
 def _unreachable(base_url: str, path: str, why: str, kind: type[Unreachable] = Unreachable) -> Unreachable:
-    return kind(
-        "the server does not answer",
-        where=base_url + path,
-        why=why,
-        remedy="check the URL and that the server runs; a server that is still loading refuses connections",
-    )
+    remedy = "check the URL and that the server runs; a server that is still loading refuses connections"
+    if base_url.startswith("http://") and ("BadStatusLine" in why or "RemoteDisconnected" in why):
+        remedy = "something else answers there: check the port, and whether it wants https://"
+    for word, told in _TLS.items():
+        if word in why:
+            remedy = told
+    return kind("the server does not answer", where=base_url + path, why=why, remedy=remedy)
 
 
 def _json(data: bytes) -> Any:

@@ -6,9 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
+
+from harness.server.failures import Unreachable
+from harness.server.http import call
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,3 +51,18 @@ def test_flags_that_are_no_list_of_words_are_not_shown(command: str) -> None:
     done = shardgate(command, "kimi-k2.5", "--flags", "--api-key 'sesame")
     assert done.returncode == 2 and "not a shell-like list of words" in done.stderr
     assert "sesame" not in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_port_that_speaks_no_tls_is_told_as_such() -> None:
+    class Plain(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    with HTTPServer(("127.0.0.1", 0), Plain) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(Unreachable) as caught:
+                call(f"https://127.0.0.1:{server.server_port}", "/health", timeout=20)
+        finally:
+            server.shutdown()
+    assert "http:// instead of https://" in caught.value.remedy
