@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from harness.server import Deployment
 
 TRUST = "--trust-remote-code"
+BUILTIN = ("builtin:demo", "builtin:tiny")
 
 _OPTIONS: dict[str, tuple[str, str]] = {
     "sglang_url": ("URL", "a running SGLang server to test instead of booting one; wins over the others"),
@@ -50,6 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         option = "--" + name.replace("_", "-")
         group.addoption(option, dest=name, metavar=value, default=None, help=f"{text} (ini: {name})")
         parser.addini(name, f"{text} ({option})", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse what can't be read before any test runs, as wrong use (exit code 4)."""
+    wishes(config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +84,21 @@ def wishes(config: pytest.Config) -> Wishes:
         return None if named and name in _NAMING else str(config.getini(name)) or None
 
     gpus, flags = text("sglang_gpus"), text("sglang_flags")
-    if gpus is not None and not gpus.isdigit():
+    if gpus is not None and not (gpus.isascii() and gpus.isdigit()):
         raise pytest.UsageError(f"--sglang-gpus {gpus!r} is no number of GPUs; give 0 or more")
     try:
         split = tuple(shlex.split(flags or ""))
-    except ValueError as error:
-        raise pytest.UsageError(f"--sglang-flags {flags!r} can't be split: {error}") from None
+    except ValueError:
+        # The text itself is not told: a flag may hold a key.
+        raise pytest.UsageError("--sglang-flags: not a shell-like list of words (an open quote?)") from None
+    model = text("sglang_model")
+    if model is not None and model.startswith("builtin:") and model not in BUILTIN:
+        raise pytest.UsageError(f"--sglang-model {model!r}: there are {' and '.join(BUILTIN)}")
     return Wishes(
         url=text("sglang_url"),
         deployment=text("sglang_deployment"),
         deployments=text("sglang_deployments"),
-        model=text("sglang_model"),
+        model=model,
         gpus=None if gpus is None else int(gpus),
         flags=split,
         tokenizer=text("sglang_tokenizer"),

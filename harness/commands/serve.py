@@ -70,6 +70,7 @@ def serve(
     exit code is this command's, and the server is ended after it. With --json the one value is printed when
     the server is ready.
     """
+    shell.refuse_bad_key(os.environ.get(KEY_VARIABLE), KEY_VARIABLE)
     if command:
         if as_json:
             raise click.UsageError("--json and a command don't go together: standard output is the command's")
@@ -127,6 +128,8 @@ def _deployment(target: str, extra: tuple[str, ...], file: Path | None) -> Deplo
     from harness.server import Deployment, load_deployment, load_deployments
     from harness.server.hardware import needs_cpu_platform
 
+    if not target.strip():
+        raise click.UsageError("the model, deployment or URL is an empty text")
     if "://" in target:
         from harness.commands.probe import checked_url
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -21,6 +22,8 @@ import click
 from contracts.errors import ShardgateError
 
 HOLDS, FINDINGS, FAULT, INTERRUPTED = 0, 1, 2, 130
+
+_USERINFO = re.compile(r"(://)[^/@\s]+@")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,8 +46,19 @@ def key_option(command: Command) -> Command:
         "--api-key",
         envvar="SHARDGATE_API_KEY",
         metavar="KEY",
+        callback=lambda context, parameter, value: refuse_bad_key(value, "--api-key"),
         help="The server's API key; better by the environment variable SHARDGATE_API_KEY.",
     )(command)
+
+
+def refuse_bad_key(key: str | None, given_by: str) -> str | None:
+    """Return the key. Raises `click.BadParameter`, without showing it, where no HTTP header can hold it."""
+    if key is not None and not all(" " <= character <= "~" for character in key):
+        raise click.BadParameter(
+            "the key has a line break, a control character or one that is not ASCII; no HTTP header takes it",
+            param_hint=given_by,
+        )
+    return key
 
 
 def flags_option(command: Command) -> Command:
@@ -91,6 +105,10 @@ def run(group: click.Group, arguments: Sequence[str] | None, name: str) -> NoRet
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except click.ClickException as error:
+        from harness.report.text import without_keys
+
+        # Click repeats words that it does not know, and one may be a key.
+        error.message = _USERINFO.sub(r"\1(not shown)@", without_keys(error.message))  # type: ignore[misc]
         error.show()
         if _asks_json(argv):
             _emit_error(ShardgateError(error.format_message(), remedy="see --help"))

@@ -19,6 +19,7 @@ environment variable of whoever boots (capital letters, digits and `_`): a node'
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import tomllib
@@ -125,6 +126,13 @@ class Deployment:
         from harness.models import demo_model, tiny_model
 
         builders = {"demo": demo_model, "tiny": tiny_model}
+        if model.removeprefix(_BUILTIN) not in builders:
+            raise CannotBoot(
+                f"there is no built-in model {model!r}",
+                where=f"deployment {self.name!r}",
+                why="there are builtin:demo and builtin:tiny",
+                remedy="give one of these, a model's folder, or a hub name",
+            )
         return str(builders[model.removeprefix(_BUILTIN)]())
 
     def members(self) -> tuple[Deployment, ...]:
@@ -223,10 +231,21 @@ def load_deployment(name: str, file: str | os.PathLike[str] | None = None) -> De
         raise CannotBoot(
             f"there is no deployment {name!r}",
             where=str(file or deployments_file()),
-            why=f"it has: {', '.join(known)}",
-            remedy="give one of these names, or a file of your own that has it",
+            why=_near(name, known),
+            remedy="correct the name, or give a file of your own that has it (--file)",
         )
     return known[name]
+
+
+def _near(name: str, known: Mapping[str, Deployment]) -> str:
+    """What the user may have meant; all names where they are few."""
+    if not known:
+        return "the file is empty"
+    if near := difflib.get_close_matches(name, known, n=3, cutoff=0.5):
+        return f"did you mean {' or '.join(near)}?"
+    if len(known) <= 8:
+        return f"it has: {', '.join(known)}"
+    return f"it has {len(known)} others, such as {', '.join(list(known)[:3])}"
 
 
 def _is_strings(value: object) -> bool:

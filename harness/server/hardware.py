@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.server.failures import CannotBoot
 
@@ -146,11 +147,23 @@ def processors() -> tuple[int, ...]:
 def port_is_free(host: str, port: int) -> bool:
     """Whether a server could listen there now. A port that is merely in TIME_WAIT counts as free."""
     try:
-        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        with socket.socket(address[0], socket.SOCK_STREAM) as probe:
+        return _is_free(*_address(host), port)
+    except (OSError, UnicodeError):
+        return False
+
+
+def _address(host: str) -> tuple[int, tuple[Any, ...]]:
+    """A host's address family and address. Raises `OSError` or `UnicodeError` where it is none."""
+    found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return int(found[0]), found[4]
+
+
+def _is_free(family: int, address: tuple[Any, ...], port: int) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address[4])
-    except OSError:
+            probe.bind((address[0], port, *address[2:]))
+    except (OSError, OverflowError):
         return False
     return True
 
@@ -158,8 +171,17 @@ def port_is_free(host: str, port: int) -> bool:
 def free_port(host: str) -> int:
     """A free port below the ephemeral range: one from inside it could go to any outgoing connection
     between now and the moment, tens of seconds later, at which SGLang binds it."""
+    try:
+        family, address = _address(host)  # once: each look-up may take seconds
+    except (OSError, UnicodeError) as error:
+        raise CannotBoot(
+            f"there is no host {host!r}",
+            where=host,
+            why=str(error),
+            remedy="give an address of this machine, such as 127.0.0.1 or 0.0.0.0",
+        ) from None
     for port in random.sample(range(20000, 32000), 200):
-        if port_is_free(host, port):
+        if _is_free(family, address, port):
             return port
     raise CannotBoot(
         f"no free port on {host}",

@@ -30,7 +30,15 @@ def sglang_version() -> str:
             why="booting a server needs it; judging a running one and auditing shards don't",
             remedy="install shardgate[cpu] or, on a GPU box, shardgate[gpu]",
         )
-    return importlib.metadata.version("sglang")
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        raise CannotBoot(
+            "SGLang is there, but not installed",
+            where=sys.prefix,
+            why="its folder can be imported and its package metadata is missing",
+            remedy="install it anew in an environment of its own: shardgate[cpu] or shardgate[gpu]",
+        ) from None
 
 
 def refuse_own_flags(flags: Sequence[str]) -> None:
