@@ -92,6 +92,8 @@ def emit(value: Any) -> None:
 def run(group: click.Group, arguments: Sequence[str] | None, name: str) -> NoReturn:
     """Run the command line and leave with its exit code; a user's error comes without a traceback."""
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
+        signal.signal(signal.SIGHUP, _terminated)
     argv = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _invoked(group, argv, name)

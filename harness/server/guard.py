@@ -78,16 +78,18 @@ def _gone(pgid: int, seconds: float) -> bool:
     return True
 
 
-def end_group(pgid: int, marker: str, grace: float = 10.0) -> None:
+def end_group(pgid: int, marker: str, grace: float = 10.0, first: int = signal.SIGINT) -> None:
     """End every process of a server: SIGINT, after `grace` seconds SIGKILL, then whatever left the group.
+
+    `first` is the signal to ask with, for what is no server.
 
     Returns when none is alive any more, or five seconds after the last SIGKILL (a process stuck in a driver
     can't be killed). Safe to call again, and for a group that is already gone.
     """
     try:
         if group_members(pgid):
-            _signal_group(pgid, signal.SIGINT)
-            # A stopped process takes no SIGINT until it is continued.
+            _signal_group(pgid, first)
+            # A stopped process takes none until it is continued.
             _signal_group(pgid, signal.SIGCONT)
             _gone(pgid, grace)
     finally:

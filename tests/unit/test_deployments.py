@@ -124,9 +124,10 @@ def test_a_wrong_table_is_told_where_and_why(text: str, why: str, tmp_path: Path
 
 def test_families_take_their_parsers_from_the_formats() -> None:
     known = {family.name: family for family in families()}
-    for name, format_ in FORMATS.items():
+    for name in ("kimi_k2", "qwen3"):  # the tables with the key `format`
+        format_ = FORMATS[name]
         assert known[name].reasoning == format_.reasoning_parsers
-        assert set(format_.tool_parsers) <= set(known[name].tools)
+        assert set(known[name].tools) <= set(format_.tool_parsers)
         assert known[name].switch == format_.template_switch
     assert all(family.origin for family in known.values())
 

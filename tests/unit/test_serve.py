@@ -104,7 +104,7 @@ def test_a_command_finds_the_server_and_its_exit_code_is_handed_on(tmp_path: Pat
     seen = json.loads(out.read_text())
     assert seen["SHARDGATE_BASE_URL"] == "http://127.0.0.1:1"
     assert seen["OPENAI_BASE_URL"] == "http://127.0.0.1:1/v1"
-    assert seen["OPENAI_API_KEY"] == "key"
+    assert seen["OPENAI_API_KEY"] == seen["SHARDGATE_API_KEY"] == "key"
     kill = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
     assert child.run([sys.executable, "-c", kill], Up()) == 143
 
