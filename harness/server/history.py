@@ -55,7 +55,7 @@ def _load(path: Path) -> dict[str, list[dict[str, float]]]:
     """The noted boots by key, whatever is not well formed left out."""
     try:
         loaded: Any = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     boots = loaded.get("boots") if isinstance(loaded, dict) else None
     if not isinstance(boots, dict):

@@ -98,5 +98,5 @@ def _unreachable(base_url: str, path: str, why: str, kind: type[Unreachable] = U
 def _json(data: bytes) -> Any:
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
