@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from contracts.errors import ShardgateError
@@ -73,40 +73,52 @@ def run(command: Sequence[str], server: Running, api_key: str | None = None) -> 
     """
     from harness.server.process import Watchdog
 
-    terminal = _in_foreground()
-    watchdog = Watchdog(_GRACE)
+    keys = _in_foreground()
+    # An interactive shell takes no SIGTERM; SIGHUP it takes, and hands on to its jobs.
+    first = signal.SIGHUP if keys else signal.SIGTERM
+    watchdog = Watchdog(_GRACE, first)
     try:
         child = subprocess.Popen(
             command,
             env={**os.environ, **environment(server.base_url, api_key), **watchdog.variables},
-            process_group=0 if terminal else None,
-            start_new_session=not terminal,
+            process_group=0 if keys else None,
+            start_new_session=not keys,
         )
         watchdog.tell(str(child.pid))
+        terminal = _Terminal(child.pid) if keys else None
         try:
-            with _terminal_of(child.pid) if terminal else contextlib.nullcontext():
-                code = _wait(child, server, terminal)
+            code = _wait(child, server, terminal)
         except BaseException:
-            _end(child, watchdog.marker, terminal)
+            _end(child, watchdog.marker, first)
             raise
         finally:
             watchdog.tell("done")
+            if terminal is not None:
+                terminal.take_back()
         return code if code >= 0 else 128 - code
     finally:
         watchdog.release()
 
 
-def _wait(child: subprocess.Popen[bytes], server: Running, terminal: bool) -> int:
+def _wait(child: subprocess.Popen[bytes], server: Running, terminal: _Terminal | None) -> int:
     asked = time.monotonic()
     while (code := child.poll()) is None:
         if time.monotonic() - asked >= 1.0:
             server.check()
             asked = time.monotonic()
-        if terminal and (number := _stopped(child.pid)):
-            _pause(child.pid, number)
+        if terminal is not None:
+            terminal.follow()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(0.2)
     return code
+
+
+def _end(child: subprocess.Popen[bytes], marker: str, first: int) -> None:
+    from harness.server import guard
+
+    guard.end_group(child.pid, marker, _GRACE, first)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_GRACE)
 
 
 def _in_foreground() -> bool:
@@ -117,6 +129,48 @@ def _in_foreground() -> bool:
         return False
 
 
+class _Terminal:
+    """The terminal lent to a command's process group, as a shell lends it to a job."""
+
+    def __init__(self, pgid: int) -> None:
+        self._pgid = pgid
+        self._lend()
+
+    def _lend(self) -> None:
+        self._lent = True
+        _give_terminal(self._pgid)
+        # It may have asked for the terminal before it had it, and stands still for that.
+        self._go_on()
+
+    def _go_on(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pgid, signal.SIGCONT)
+
+    def take_back(self) -> None:
+        """Take the terminal from the command, whichever of its groups has it; not from our own shell."""
+        if self._lent:
+            self._lent = False
+            _give_terminal(os.getpgrp())
+
+    def follow(self) -> None:
+        """Stop with a command that was stopped (Ctrl-Z), so that the shell goes on; `fg` continues both."""
+        try:
+            told = os.waitid(os.P_PID, self._pgid, os.WSTOPPED | os.WNOHANG)
+        except ChildProcessError:
+            return
+        if told is None:
+            return
+        if self._lent and told.si_status in (signal.SIGTTIN, signal.SIGTTOU):
+            self._lend()
+            return
+        self.take_back()
+        os.killpg(os.getpgrp(), signal.SIGSTOP)
+        if _in_foreground():
+            self._lend()
+        else:
+            self._go_on()
+
+
 def _give_terminal(pgid: int) -> None:
     # Who gives the terminal from the background is stopped for it, unless the signal is blocked.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
@@ -125,49 +179,3 @@ def _give_terminal(pgid: int) -> None:
             os.tcsetpgrp(0, pgid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _signal(pgid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pgid, number)
-
-
-@contextlib.contextmanager
-def _terminal_of(pgid: int) -> Iterator[None]:
-    """The terminal is the group's meanwhile, and ours again afterwards."""
-    _give_terminal(pgid)
-    # It may have asked for the terminal before it had it, and stands still for that.
-    _signal(pgid, signal.SIGCONT)
-    try:
-        yield
-    finally:
-        _give_terminal(os.getpgrp())
-
-
-def _stopped(pid: int) -> int:
-    """The signal that has stopped the command since the last call; 0 when none has."""
-    try:
-        told = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
-    except ChildProcessError:
-        return 0
-    return told.si_status if told is not None and told.si_code == os.CLD_STOPPED else 0
-
-
-def _pause(pgid: int, number: int) -> None:
-    """Stop with a command that was stopped (Ctrl-Z), so that the shell goes on; `fg` continues both."""
-    if number in (signal.SIGTSTP, signal.SIGSTOP):
-        _give_terminal(os.getpgrp())
-        os.killpg(os.getpgrp(), signal.SIGSTOP)
-    if _in_foreground() or number not in (signal.SIGTSTP, signal.SIGSTOP):
-        _give_terminal(pgid)
-    _signal(pgid, signal.SIGCONT)
-
-
-def _end(child: subprocess.Popen[bytes], marker: str, terminal: bool) -> None:
-    from harness.server import guard
-
-    # An interactive shell takes no SIGTERM; SIGHUP it takes, and hands on to its jobs.
-    first = signal.SIGHUP if terminal else signal.SIGTERM
-    guard.end_group(child.pid, marker, _GRACE, first)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(_GRACE)

@@ -103,7 +103,7 @@ def end_group(pgid: int, marker: str, grace: float = 10.0, first: int = signal.S
                 continue
 
 
-def watch(owner: int, marker: str, grace: float) -> None:
+def watch(owner: int, marker: str, grace: float, first: int = signal.SIGINT) -> None:
     """Wait on standard input: first the group's number, then either `done` or the end of the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -119,11 +119,11 @@ def watch(owner: int, marker: str, grace: float) -> None:
         if (ready and not chunk) or os.getppid() != owner:
             break
     if said.strip():
-        end_group(int(said.split()[0]), marker, grace)
+        end_group(int(said.split()[0]), marker, grace, first)
     else:
         for pid in marked(marker):
             os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
+    watch(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), *map(int, sys.argv[4:]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -37,12 +38,17 @@ class Watchdog:
     Somebody may kill it; ending the group from here does not need it, so nothing here raises for that.
     """
 
-    def __init__(self, grace: float) -> None:
-        """Start it. What is started next must have `variables` in its environment."""
+    def __init__(self, grace: float, first: int = signal.SIGINT) -> None:
+        """Start it. What is started next must have `variables` in its environment.
+
+        `first` is the signal that asks the group to end, `grace` seconds before SIGKILL.
+        """
         self.marker = uuid.uuid4().hex
-        command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), self.marker, str(grace)]
+        words = (str(os.getpid()), self.marker, str(grace), str(int(first)))
         self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-            command, stdin=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-I", "-S", guard.__file__, *words],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         )
 
     @property

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import signal
 import subprocess
 import sys
+import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,3 +122,82 @@ def test_a_server_that_dies_ends_the_command(tmp_path: Path) -> None:
     if left.exists():
         with pytest.raises(ProcessLookupError):
             os.kill(int(left.read_text()), 0)
+
+
+OWNER = textwrap.dedent(
+    """
+    import sys
+    import click
+    from harness.commands import child, shell
+    class Up:
+        base_url = "http://127.0.0.1:1"
+        def check(self): pass
+    @click.group()
+    def group(): pass
+    @group.command()
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+    def up(words): return child.run(words, Up())
+    shell.run(group, ["up", "--", *sys.argv[1:]], "shardgate")
+    """
+)
+PAIR = "sleep 600 & echo $$ $!; wait"
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def soon(what: Callable[[], bool], seconds: float = 30.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if what():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_command_goes_with_all_that_it_started_however_its_owner_goes(number: signal.Signals) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, "sh", "-c", PAIR],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        # Where a suite runs in the background SIGINT is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert owner.stdout is not None
+    pids = [int(word) for word in owner.stdout.readline().split()]
+    assert len(pids) == 2 and all(map(running, pids))
+    owner.send_signal(number)
+    code = owner.wait(60)
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    assert soon(lambda: not any(map(running, pids)))
+
+
+def test_a_command_at_a_terminal_has_its_keys_and_ctrl_c_is_its_own() -> None:
+    """A shell at the terminal reads lines, survives Ctrl-C, and its exit code is handed on."""
+    script = "trap 'echo caught' INT; echo up; read word; echo got $word; exit 5"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-c", OWNER, "bash", "-c", script])
+    seen = b""
+
+    def until(words: bytes) -> None:
+        nonlocal seen
+        while words not in seen:
+            seen += os.read(terminal, 4096)
+
+    until(b"up")
+    os.write(terminal, b"\x03")
+    until(b"caught")
+    os.write(terminal, b"word\n")
+    until(b"got word")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    os.close(terminal)
