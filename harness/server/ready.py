@@ -9,6 +9,7 @@ says 200 for good where SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0 is set, whate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,36 +62,63 @@ def is_warm(base_url: str, *, timeout: float = 20.0, api_key: str | None = None)
         return False
 
 
-def prove_generation(base_url: str, *, timeout: float, api_key: str | None = None) -> None:
+def prove_generation(
+    base_url: str, *, timeout: float, api_key: str | None = None, logprobs: bool = True
+) -> None:
     """Have the server generate `PROOF_TOKENS` tokens and count them; ids, so that no tokenizer is needed.
 
-    Raises `NotReady` when the answer is no success or has another length, `Unreachable` when none comes.
+    With `logprobs` it tells how probable it found them: weights that are not numbers give tokens too.
+
+    Raises `NotReady` when the answer is no success, has another length or a probability that is no number;
+    `Unreachable` when none comes.
     """
-    where = base_url + "/generate"
-    request = {
+    request: dict[str, Any] = {
         "input_ids": [1, 2, 3],
         "sampling_params": {"max_new_tokens": PROOF_TOKENS, "ignore_eos": True, "temperature": 0.0},
     }
-    answer = call(base_url, "/generate", request, timeout=timeout, api_key=api_key)
-    body = answer.body if isinstance(answer.body, dict) else {}
-    meta = body.get("meta_info") or {}
-    finish = meta.get("finish_reason") or {}
-    count = meta.get("completion_tokens")
-    ids = body.get("output_ids")
-    problem = None
-    if answer.status != 200:
-        problem = f"HTTP {answer.status}: {str(answer.body)[:200]}"
-    elif count != PROOF_TOKENS or (ids is not None and len(ids) != PROOF_TOKENS):
-        problem = f"asked for {PROOF_TOKENS} tokens, got {count}"
-    elif finish.get("type") != "length":
-        problem = f"the generation ended by {finish.get('type')!r} ({finish.get('message') or 'no message'})"
-    if problem:
+    asked = {"return_logprob": True} if logprobs else {}
+    answer = call(base_url, "/generate", request | asked, timeout=timeout, api_key=api_key)
+    if asked and answer.status == 400:
+        # Some ways to generate (beam search, some speculative workers) have none to tell.
+        answer = call(base_url, "/generate", request, timeout=timeout, api_key=api_key)
+    if problem := problem_of(answer):
         raise NotReady(
             "the server does not generate what it is asked",
-            where=where,
+            where=base_url + "/generate",
             why=problem,
             remedy="read the server's log; a model whose weights are missing or broken does this",
         )
+
+
+def problem_of(answer: Answer) -> str | None:
+    """What is wrong with an answer to the proof's request; None where nothing is."""
+    if answer.status != 200:
+        return f"HTTP {answer.status}: {str(answer.body)[:200]}"
+    body = answer.body if isinstance(answer.body, dict) else {}
+    meta = _mapping(body.get("meta_info"))
+    finish = _mapping(meta.get("finish_reason"))
+    if "NaN" in str(finish.get("matched", "")):
+        return f"{_NO_NUMBERS} (the generation ended by {finish['matched']!r})"
+    ids, count = body.get("output_ids"), meta.get("completion_tokens")
+    if count != PROOF_TOKENS or (ids is not None and (not isinstance(ids, list) or len(ids) != PROOF_TOKENS)):
+        return f"asked for {PROOF_TOKENS} tokens, got {count}"
+    if finish.get("type") != "length":
+        return f"the generation ended by {finish.get('type')!r} ({finish.get('message') or 'no message'})"
+    # A server older than that, or one that can't tell, sends none.
+    told = meta.get("output_token_logprobs")
+    for entry in told if isinstance(told, list) else ():
+        value = entry[0] if isinstance(entry, list) and entry else entry
+        # NaN has no JSON: SGLang sends null for it.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return f"{_NO_NUMBERS} (a token's log probability is {value!r})"
+    return None
+
+
+_NO_NUMBERS = "the weights are not numbers: what it computes is NaN"
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def confirm(

@@ -234,7 +234,8 @@ class Router:
             try:
                 lacking = self._lacking()
                 if not lacking:
-                    prove_generation(self.base_url, timeout=left, api_key=self._api_key)
+                    # The servers' numbers were looked at one by one; a router may not pass logprobs through.
+                    prove_generation(self.base_url, timeout=left, api_key=self._api_key, logprobs=False)
                     return
             except Unreachable:
                 pass  # it does not listen yet, or died, which the next turn finds out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import socket
@@ -9,13 +10,16 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.server import Unreachable, attach
+from harness.server import Unreachable, attach, http
 from harness.server.attach import _without_secrets, tokenizer_sha256
+from harness.server.failures import NoAnswer
 from harness.server.hardware import free_port
-from harness.server.http import call
+from harness.server.http import Answer, call
+from harness.server.ready import problem_of
 
 
 class Foreign(BaseHTTPRequestHandler):
@@ -72,6 +76,94 @@ def test_what_speaks_no_http_is_told() -> None:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Unreachable, match="does not answer"):
             call(url, "/model_info", timeout=0.3)
+
+
+@contextlib.contextmanager
+def answering(*parts: bytes, endless: bytes = b"", pause: float = 0.0) -> Iterator[str]:
+    """A socket that says `parts` to whoever connects, then `endless` again and again, `pause` in between."""
+    over = threading.Event()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            one, _ = listening.accept()
+            with one:
+                one.recv(65536)
+                one.sendall(b"".join(parts))
+                while endless and not over.wait(pause):
+                    one.sendall(endless)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        over.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("parts", "drop"), [((HEAD,), b"X"), ((HEAD, b"\r\n"), b" "), ((), b"H")], ids=["head", "body", "status"]
+)
+def test_an_answer_by_drops_holds_nobody(parts: tuple[bytes, ...], drop: bytes) -> None:
+    """Each byte comes in time, the whole never does."""
+    with answering(*parts, endless=drop, pause=0.05) as url:
+        with pytest.raises(NoAnswer, match="does not answer") as told:
+            call(url, "/model_info", timeout=0.5)
+        assert "within 0.5 s" in told.value.why
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"404 Not Found"])
+def test_an_answer_without_an_end_is_told(status: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "LONGEST", 1 << 20)
+    with answering(b"HTTP/1.1 " + status + b"\r\n\r\n", endless=b" " * 65536) as url:
+        with pytest.raises(Unreachable) as told:
+            call(url, "/model_info", timeout=30.0)
+        assert "longer than 1 MiB" in told.value.why
+
+
+def test_a_cut_answer_and_one_too_deep_are_told() -> None:
+    with answering(HEAD, b'Content-Length: 100\r\n\r\n{"a": 1}') as url:
+        with pytest.raises(Unreachable) as told:
+            call(url, "/model_info")
+        assert "IncompleteRead" in told.value.why
+    deep = b"[" * 200_000
+    with answering(HEAD, b"Content-Length: %d\r\n\r\n" % len(deep), deep) as url:
+        assert call(url, "/model_info").body is None
+
+
+def proof(**changes: Any) -> Answer:
+    """What SGLang 0.5.23 answers to the proof of a generation, with changes in `meta_info`."""
+    meta = {
+        "finish_reason": {"type": "length", "length": 4},
+        "completion_tokens": 4,
+        "output_token_logprobs": [[-6.1, 7, None], [-6.0, 9, None], [-5.9, 7, None], [-6.2, 1, None]],
+    }
+    return Answer(200, {"text": "", "output_ids": [7, 9, 7, 1], "meta_info": meta | changes})
+
+
+def test_a_generation_that_proves_the_weights() -> None:
+    assert problem_of(proof()) is None
+    assert problem_of(proof(output_token_logprobs=None)) is None, "not every server can tell"
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("-inf"), True, "x"])
+def test_weights_that_are_no_numbers_are_no_proof(value: object) -> None:
+    told = problem_of(proof(output_token_logprobs=[[-6.1, 7, None], [value, 0, None]]))
+    assert told is not None and "weights are not numbers" in told
+    stopped = problem_of(
+        proof(finish_reason={"type": "stop", "matched": "NaN happened"}, completion_tokens=1)
+    )
+    assert stopped is not None and "weights are not numbers" in stopped
+
+
+@pytest.mark.parametrize(
+    "body", [None, [], {"meta_info": 1}, {"meta_info": {"finish_reason": "x", "completion_tokens": 4}}]
+)
+def test_an_answer_of_another_shape_is_no_proof(body: object) -> None:
+    assert problem_of(Answer(200, body)) is not None
 
 
 @pytest.mark.parametrize("url", ["http://", "nonsense://x", "http://127.0.0.1:99999"])
