@@ -28,8 +28,10 @@ from harness.server.checkpoint import (
 )
 from harness.server.checkup import Check, gigabytes
 from harness.server.checkup_config import broken_tokenizer, config_checks, nested
+from harness.server.families import template_in, template_text
 from harness.server.flags import has, text_of
 from harness.server.refusals import looks_local
+from harness.server.templates import template_fault
 
 _TOKENIZERS = ("tokenizer.json", "tiktoken.model", "tokenizer.model", "vocab.json", "tekken.json")
 _HUB_SECONDS = 4.0
@@ -202,12 +204,14 @@ def _tokenizer(folder: Path, flags: Sequence[str]) -> Iterator[Check]:
         if os.sep in template and not expanded(template).is_file():
             yield Check("chat-template", "error", f"{template} is not there", "", "correct --chat-template")
         else:
-            yield Check("chat-template", "ok", template)
+            text = None if template.endswith(".json") else template_text(expanded(template))
+            yield _template(text, template)
         return
-    own = load_json(place / "tokenizer_config.json").get("chat_template")
+    settings = load_json(place / "tokenizer_config.json")
+    text = template_text(place / "chat_template.jinja") or template_in(settings)
     files = [name for name in ("chat_template.jinja", "chat_template.json") if (place / name).is_file()]
-    if own or files:
-        yield Check("chat-template", "ok", files[0] if files else "in tokenizer_config.json")
+    if files or settings.get("chat_template"):
+        yield _template(text, files[0] if files else "in tokenizer_config.json")
     else:
         yield Check(
             "chat-template",
@@ -216,6 +220,18 @@ def _tokenizer(folder: Path, flags: Sequence[str]) -> Iterator[Check]:
             "chat requests would be rendered by a template of SGLang's, or fail; /generate works",
             "give --chat-template FILE, unless the model's own code renders its prompts",
         )
+
+
+def _template(text: str | None, name: str) -> Check:
+    if text is not None and (fault := template_fault(text)):
+        return Check(
+            "chat-template",
+            "error",
+            f"{name} does not compile: {fault}",
+            "the boot would succeed, and every chat request fail; /generate works",
+            "fetch the chat template again, or give --chat-template FILE",
+        )
+    return Check("chat-template", "ok", name)
 
 
 def _number(flags: Sequence[str], name: str) -> int:

@@ -21,7 +21,7 @@ from harness.server.deployments import Deployment
 from harness.server.failures import ServerError
 from harness.server.flags import asked, text_of
 from harness.server.hardware import needs_cpu_platform
-from harness.server.preflight import doubts
+from harness.server.preflight import BROKEN_TEMPLATE, doubts
 from harness.server.refusals import OWN, ranks_here, wrong_counts
 
 IMPORT_SECONDS = 90.0
@@ -180,4 +180,6 @@ def _doubts(model_path: str, flags: Sequence[str]) -> Iterator[Check]:
     if local_folder(model_path, text_of(flags, "revision")) is None:
         return
     for doubt in doubts(model_path, flags):
+        if doubt.what == BROKEN_TEMPLATE:
+            continue  # told by the check of the model's files
         yield Check("parsers", _OUTCOMES[doubt.severity], doubt.what, doubt.why, doubt.remedy)

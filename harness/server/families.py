@@ -156,8 +156,9 @@ def _loaded(path: Path | None) -> dict[str, Any]:
     return {} if path is None else load_json(path)
 
 
-def _text(path: Path | None) -> str | None:
-    if path is None:
+def template_text(path: Path | None) -> str | None:
+    """The text of a template's file; None where it is no file, or no text."""
+    if path is None or not path.is_file():
         return None
     try:
         return path.read_text("utf-8")
@@ -165,7 +166,7 @@ def _text(path: Path | None) -> str | None:
         return None
 
 
-def _template_in(config: dict[str, Any]) -> str | None:
+def template_in(config: dict[str, Any]) -> str | None:
     """The template in tokenizer_config.json: a text, or a list of named ones of which `default` is used."""
     given = config.get("chat_template")
     if isinstance(given, list):
@@ -193,7 +194,7 @@ def model_files(
     return ModelFiles(
         model_type=str(config.get("model_type") or (inner or {}).get("model_type") or ""),
         architectures=tuple(map(str, architectures)) if isinstance(architectures, list) else (),
-        template=_text(local_file(source, "chat_template.jinja", revision)) or _template_in(settings),
+        template=template_text(local_file(source, "chat_template.jinja", revision)) or template_in(settings),
         tokens=frozenset(
             str(token["content"]) for token in listed if isinstance(token, dict) and "content" in token
         ),

@@ -27,11 +27,13 @@ from harness.server.families import (
     remote_code_sha256,
 )
 from harness.server.flags import asked, text_of
+from harness.server.templates import template_fault
 
 __all__ = ["Doubt", "doubts", "remote_code_sha256"]
 
 Severity = Literal["error", "warning", "notice"]
 
+BROKEN_TEMPLATE = "the chat template does not compile"
 _FLAGS = {"reasoning": "--reasoning-parser", "tools": "--tool-call-parser"}
 _SETTINGS = {"reasoning": "reasoning_parser", "tools": "tool_call_parser"}
 _WORDS = {"reasoning": "reasoning parser", "tools": "tool-call parser"}
@@ -68,6 +70,7 @@ def doubts(model_path: str, flags: Sequence[str]) -> tuple[Doubt, ...]:
         )
         return tuple(found)
     files = _with_given_template(files, flags)
+    found += _broken_template(files)
     family = family_of(files)
     for kind in ("reasoning", "tools"):
         name = text_of(flags, _SETTINGS[kind])
@@ -86,10 +89,26 @@ def _with_given_template(files: ModelFiles, flags: Sequence[str]) -> ModelFiles:
     if given is None:
         return files
     try:
-        template = Path(given).read_text("utf-8") if Path(given).is_file() else None
+        # SGLang takes conversations of its own as .json; they are no templates.
+        named = given.endswith(".json") or not Path(given).is_file()
+        template = None if named else Path(given).read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         template = None
     return ModelFiles(files.model_type, files.architectures, template, files.tokens, files.remote_code)
+
+
+def _broken_template(files: ModelFiles) -> list[Doubt]:
+    fault = template_fault(files.template) if files.template else None
+    if fault is None:
+        return []
+    return [
+        Doubt(
+            BROKEN_TEMPLATE,
+            f"{fault}; the boot would succeed, and every chat request fail",
+            "fetch chat_template.jinja or tokenizer_config.json again, or give --chat-template FILE",
+            "error",
+        )
+    ]
 
 
 def _unknown_names(flags: Sequence[str]) -> list[Doubt]:

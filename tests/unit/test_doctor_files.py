@@ -12,6 +12,7 @@ import pytest
 from harness.server import hardware
 from harness.server.deployments import Deployment
 from harness.server.doctor import examine, examine_deployment
+from harness.server.preflight import doubts
 from tests.conftest import need
 from tests.unit.test_doctor import CONFIG, errors, model, of, run
 
@@ -116,3 +117,41 @@ def test_the_command_asks_a_server_by_its_url() -> None:
     done = run(f"http://127.0.0.1:{hardware.free_port('127.0.0.1')}", "--quick")
     assert done.returncode == 1 and "does not answer" in done.stdout
     assert run("http://127.0.0.1:9", "--flags", "--dtype half").returncode == 2
+
+
+BROKEN = [
+    ("{% for m in messages %}{{ m }}", "line 1"),
+    ("{{ messages\n| nosuchfilter }}", "nosuchfilter"),
+    ("{% nosuchtag %}", "nosuchtag"),
+    ("{{ " + "(" * 100_000 + " }}", "nested too deep"),
+]
+
+
+@pytest.mark.parametrize(("template", "words"), BROKEN, ids=[words for _, words in BROKEN])
+def test_a_template_that_does_not_compile_is_told_before_the_boot(
+    model: Path, template: str, words: str
+) -> None:
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    assert words in of(model)["chat-template"].what
+    assert words in next(doubt for doubt in doubts(str(model), []) if doubt.severity == "error").why
+    (model / "chat_template.jinja").write_text("{{ messages }}")
+    assert "chat-template" not in of(model), "the file of its own is the one that counts"
+    given = model / "given.jinja"
+    given.write_text(template)
+    assert words in of(model, "--chat-template", str(given))["chat-template"].what
+    assert any(doubt.severity == "error" for doubt in doubts(str(model), ["--chat-template", str(given)]))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{% if m.skip %}{% continue %}{% endif %}{% break %}{% endfor %}",
+        "{% generation %}{{ messages[0].content }}{% endgeneration %}",
+        "{{ tools | tojson(indent=4) }}{{ raise_exception('no') }}{{ strftime_now('%d') }}",
+        "{{ 'x' * 10000000000 * 10000000000 }}{{ 'x' | center(100000000000000) }}",
+    ],
+)
+def test_what_transformers_compiles_is_no_fault(model: Path, template: str) -> None:
+    (model / "chat_template.jinja").write_text(template)
+    assert of(model) == {}
+    assert not [doubt for doubt in doubts(str(model), []) if doubt.severity == "error"]
