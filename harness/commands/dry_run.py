@@ -5,7 +5,6 @@ Place in the flow: outermost, under `shardgate serve`. Imports light modules at 
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.commands import shell
+from harness.masks import masked_urls, masked_words
 from harness.report.text import without_secrets
 
 if TYPE_CHECKING:
@@ -21,28 +21,11 @@ if TYPE_CHECKING:
     from harness.server.preflight import Doubt
     from harness.server.router import Router
 
-_KEY = re.compile(r"--[\w-]*(?:api-key|password|secret|auth-token|hf-token)")
-_MASK = "(not shown)"
-
-
-def masked(words: Sequence[str]) -> list[str]:
-    """The words of a command without the values of keys and passwords; each stays one word."""
-    out: list[str] = []
-    hidden = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if hidden and not word.startswith("--"):
-            out.append(_MASK)
-        else:
-            out.append(f"{name}={_MASK}" if equals and _KEY.fullmatch(name) else word)
-        hidden = not equals and _KEY.fullmatch(word) is not None
-    return out
-
 
 def line(words: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
     """A line that a shell runs: variables before the command, the values of keys left out."""
     given = [f"{name}={shlex.quote(value)}" for name, value in without_secrets(variables or {}).items()]
-    return " ".join([*given, shlex.join(masked(words))])
+    return " ".join([*given, shlex.join(masked_words(words))])
 
 
 def member(name: str, server: SGLangServer, given: Mapping[str, str]) -> dict[str, Any]:
@@ -54,13 +37,13 @@ def member(name: str, server: SGLangServer, given: Mapping[str, str]) -> dict[st
         "name": name,
         "base_url": server.base_url,
         "command": line(server.command, needed),
-        "words": masked(server.command),
+        "words": masked_words(server.command),
         "environment": without_secrets(needed),
     }
 
 
 def show(
-    members: Sequence[Mapping[str, Any]],
+    members: Sequence[dict[str, Any]],
     router: Router | None = None,
     doubts: Sequence[Doubt] = (),
     *,
@@ -70,12 +53,18 @@ def show(
     if as_json:
         told = None
         if router is not None:
-            words = masked(router.command)
+            words = masked_words(router.command)
             told = {"base_url": router.base_url, "command": line(router.command), "words": words}
-        shell.emit({"members": members, "router": told, "doubts": [asdict(one) for one in doubts]})
+        shell.emit(
+            {
+                "members": [one | {"base_url": masked_urls(one["base_url"])} for one in members],
+                "router": told,
+                "doubts": [asdict(one) for one in doubts],
+            }
+        )
         return shell.HOLDS
     for one in members:
-        click.echo(one.get("command") or f"# attach to {one['base_url']}")
+        click.echo(one.get("command") or masked_urls(f"# attach to {one['base_url']}"))
     if router is not None:
         click.echo(line(router.command))
     return shell.HOLDS

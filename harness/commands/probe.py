@@ -15,6 +15,7 @@ from contracts.errors import ShardgateError
 from contracts.records import Verdict
 from harness.commands import shell
 from harness.commands.progress import Progress
+from harness.masks import masked_urls
 
 
 @click.command()
@@ -93,13 +94,17 @@ def checked_url(text: str, hint: str = "URL") -> str:
         click.BadParameter: no http(s) URL with a host.
     """
     url = text if "://" in text else f"http://{text}"
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        user = "@" in parts.netloc
     except ValueError:
-        valid = False
+        valid, user = False, "@" in url
+    if user:
+        told = "a user or password in it is not supported: give the server's key by SHARDGATE_API_KEY"
+        raise click.BadParameter(f"{masked_urls(url)!r}: {told}", param_hint=hint)
     if not valid:
         raise click.BadParameter(
-            f"{text!r} is no http(s) URL such as http://127.0.0.1:30000", param_hint=hint
+            f"{masked_urls(text)!r} is no http(s) URL such as http://127.0.0.1:30000", param_hint=hint
         )
     return url.rstrip("/").removesuffix("/v1")

@@ -1,6 +1,6 @@
 """What the commands share: the `--json` switch, errors told in four words, exit codes.
 
-Place in the flow: outermost. Imports click and `contracts.errors`.
+Place in the flow: outermost. Imports click, `contracts.errors` and `harness.masks`.
 
 Exit codes: 0 all holds · 1 findings · 2 wrong use or a fault of the environment · 130 Ctrl-C.
 """
@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from contracts.errors import ShardgateError
+from harness.masks import masked_urls
 
 HOLDS, FINDINGS, FAULT, INTERRUPTED = 0, 1, 2, 130
 
@@ -152,7 +153,7 @@ def _asks_json(argv: Sequence[str]) -> bool:
 
 
 def _emit_error(error: ShardgateError) -> None:
-    parts = {part: getattr(error, part) for part in ("what", "where", "why", "remedy")}
+    parts = {part: masked_urls(getattr(error, part)) for part in ("what", "where", "why", "remedy")}
     click.echo(json.dumps({"error": parts}, indent=2))
 
 
@@ -206,8 +207,8 @@ def show(error: ShardgateError) -> None:
 
 
 def safe_lines(text: str, safe: Callable[[str], str]) -> str:
-    """Return `text` made safe line by line: a log's telling lines stay lines."""
-    return "\n".join(safe(line) for line in str(text).splitlines())
+    """Return `text` made safe line by line, passwords in URLs left out: a log's telling lines stay lines."""
+    return "\n".join(safe(masked_urls(line)) for line in str(text).splitlines())
 
 
 def _indented(text: str, width: int = 2) -> str:

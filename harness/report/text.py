@@ -1,14 +1,15 @@
 """Text that came from outside, made safe to show: model output, file names, log lines.
 
-Place in the flow: under every report. Imports the standard library only.
+Place in the flow: under every report. Imports `harness.masks` and the standard library.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
+
+from harness.masks import MASK, masked_command
 
 # Control, format (bidi overrides, zero-width, tags), surrogate, private, unassigned, line separators:
 # what a terminal or a browser acts on, or does not show, instead of printing it.
@@ -16,7 +17,6 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _MAX_MARKS = 4
 _SECRETS = ("api_key", "apikey", "password", "secret", "hf_token", "auth_token", "access_token", "credential")
-_KEY_FLAG = re.compile(r"(--[\w-]*(?:api-key|password|secret|auth-token|hf-token))(\s+|=)\S+")
 
 
 def safe(text: str, limit: int | None = None) -> str:
@@ -70,7 +70,7 @@ def seconds(value: float) -> str:
 
 def without_keys(command: str) -> str:
     """Return a command line with the values of keys and passwords left out."""
-    return _KEY_FLAG.sub(r"\1\2(not shown)", command)
+    return masked_command(command)
 
 
 def without_secrets(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def without_secrets(flags: Mapping[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for key, value in flags.items():
         if value and any(word in key.lower() for word in _SECRETS):
-            kept[key] = "(not shown)"
+            kept[key] = MASK
         else:
             kept[key] = without_keys(value) if isinstance(value, str) else value
     return kept

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from contracts.records import ServerFacts
+from harness.masks import masked_command
 from harness.server.failures import NoAnswer, NotReady, Unreachable
 from harness.server.families import local_file, remote_code_sha256
 from harness.server.flags import DECISIVE
@@ -88,7 +88,7 @@ def _text(value: Any) -> str | None:
 def _without_secrets(key: str, value: Any) -> Any:
     # SGLang tells its own API keys here, and facts end up in shards and certificates.
     if key == "launch_command" and isinstance(value, str):
-        return re.sub(r"(--(?:admin-)?api-key[= ])\S+", r"\1<redacted>", value)
+        return masked_command(value, "<redacted>")
     return value
 
 

@@ -15,11 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.server.failures import CannotBoot
 from harness.server.flags import has, text_of
 from harness.server.hardware import processors
 
 CPU_TOKENS = 8192
 """Tokens that the KV cache of a CPU boot holds unless a flag says otherwise."""
+
+
+_MOST_RANKS = 1024
 
 
 def cpu_flags(flags: Sequence[str]) -> tuple[str, ...]:
@@ -34,7 +38,15 @@ def cpu_flags(flags: Sequence[str]) -> tuple[str, ...]:
 def cpu_environment(flags: Sequence[str], present: Mapping[str, str]) -> dict[str, str]:
     """The variables that a boot without a GPU needs and that are not `present`."""
     wanted = {"SGLANG_PLATFORM": "shardgate_cpu", "OMP_NUM_THREADS": "1"}
-    ranks = int(text_of(flags, "tp_size") or 1)
+    given = text_of(flags, "tp_size") or "1"
+    if not (given.isascii() and given.isdigit() and 0 < int(given[:20]) <= _MOST_RANKS):
+        raise CannotBoot(
+            f"--tp-size needs a whole number from 1 to {_MOST_RANKS} on a CPU",
+            where=f"--tp-size {given}",
+            why="each rank takes processors of its own, by its number",
+            remedy="correct the number",
+        )
+    ranks = int(given)
     if ranks > 1:
         # One set of processors per rank, by turns; with fewer processors than ranks they are shared.
         own = processors()

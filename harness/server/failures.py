@@ -1,6 +1,6 @@
 """Every way a server can let us down, as one exception tree. What a log says of it is for `signs`.
 
-Place in the flow: the bottom of the server stage. Imports the standard library only.
+Place in the flow: the bottom of the server stage. Imports `harness.masks` and the standard library.
 
     ServerError
     ├── CannotBoot     nothing was started: port taken, model path wrong, SGLang not installed, bad deployment
@@ -19,6 +19,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from harness.masks import masked_urls
+
 
 class ServerError(Exception):
     """A server fault, told as what happened, where, why, and what to do; `log_lines` are the log's own words.
@@ -29,10 +31,11 @@ class ServerError(Exception):
     def __init__(
         self, what: str, *, where: str = "", why: str = "", remedy: str = "", log_lines: Sequence[str] = ()
     ) -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = where
-        self.why = why
+        super().__init__(masked_urls(what))
+        # URLs come from users and servers, with what they hold of passwords and tokens.
+        self.what = masked_urls(what)
+        self.where = masked_urls(where)
+        self.why = masked_urls(why)
         self.remedy = remedy
         self.log_lines = tuple(log_lines)
         self.sign = ""

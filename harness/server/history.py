@@ -54,7 +54,8 @@ def boot_key(model_path: str, flags: Sequence[str], device: str) -> str:
 def _load(path: Path) -> dict[str, list[dict[str, float]]]:
     """The noted boots by key, whatever is not well formed left out."""
     try:
-        loaded: Any = json.loads(path.read_text("utf-8"))
+        # A pipe in its place would be waited for.
+        loaded: Any = json.loads(path.read_text("utf-8")) if path.is_file() else None
     except (OSError, ValueError, RecursionError):
         return {}
     boots = loaded.get("boots") if isinstance(loaded, dict) else None

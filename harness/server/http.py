@@ -39,6 +39,11 @@ def is_loopback(base_url: str) -> bool:
     return urllib.parse.urlsplit(base_url).hostname in LOOPBACK
 
 
+def has_userinfo(url: str) -> bool:
+    """Whether the URL names a user, with or without a password. Raises `ValueError` for one that is none."""
+    return "@" in urllib.parse.urlsplit(url).netloc
+
+
 def call(
     base_url: str,
     path: str,
@@ -52,6 +57,7 @@ def call(
     Raises `Unreachable` when no HTTP answer comes: refused, reset, not HTTP, or one without end; `NoAnswer`
     when none came in time. `timeout` is for all of it, so that an answer by drops holds nobody.
     """
+    _refuse_userinfo(base_url, path)
     headers = {"Accept": "application/json"}
     if payload is not None:
         headers["Content-Type"] = "application/json"
@@ -84,6 +90,20 @@ def call(
             plain = isinstance(error, urllib.error.URLError | _TooLong)
             why = str(reason) if plain else f"{type(error).__name__}: {error}"
             raise _unreachable(base_url, path, why) from error
+
+
+def _refuse_userinfo(base_url: str, path: str) -> None:
+    try:
+        held = has_userinfo(base_url)
+    except ValueError as error:
+        raise _unreachable(base_url, path, f"the URL is not valid: {error}") from error
+    if held:
+        raise Unreachable(
+            "a user or password in the URL is not supported",
+            where=base_url,
+            why="SGLang asks for an API key, and a password in a URL gets into logs and reports",
+            remedy="leave it out; give the server's key by SHARDGATE_API_KEY or --api-key",
+        )
 
 
 class _TooLong(ValueError):

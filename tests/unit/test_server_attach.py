@@ -12,8 +12,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from harness.commands.probe import checked_url
+from harness.masks import masked_command, masked_words
 from harness.server import Unreachable, attach, http
 from harness.server.attach import _without_secrets, tokenizer_sha256
 from harness.server.failures import NoAnswer
@@ -170,6 +173,44 @@ def test_an_answer_of_another_shape_is_no_proof(body: object) -> None:
 def test_a_url_that_is_none(url: str) -> None:
     with pytest.raises(Unreachable):
         attach(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:sesame@127.0.0.1:1", "me:sesame@127.0.0.1:1/v1", "http://sesame@h"]
+)
+def test_a_password_in_a_url_is_refused_and_not_told(url: str) -> None:
+    with pytest.raises(Unreachable, match="not supported") as told:
+        attach(url)
+    assert "sesame" not in str(told.value) and "--api-key" in told.value.remedy
+    with pytest.raises(click.BadParameter) as wrong:
+        checked_url(url)
+    assert "sesame" not in wrong.value.format_message() and "not supported" in wrong.value.format_message()
+
+
+def test_a_token_in_a_url_is_not_told() -> None:
+    with pytest.raises(Unreachable) as told:
+        attach("http://127.0.0.1:1?api_key=sesame&x=1&auth-Token=open")
+    assert "sesame" not in str(told.value) and "open" not in str(told.value)
+    assert "x=1" in told.value.where
+
+
+def test_an_address_that_is_cut_is_told() -> None:
+    with pytest.raises(Unreachable) as told:
+        call("http://[::1", "/model_info")
+    assert "not valid" in told.value.why
+
+
+@pytest.mark.parametrize(
+    "flag", ["--api", "--api-", "--api-k", "--api-key", "--admin-api", "--admin-api-key"]
+)
+def test_a_shortened_flags_key_is_not_told(flag: str) -> None:
+    for said in (f"x {flag} sesame --tp 2", f"x {flag}=sesame --tp 2", f"x {flag} 'open sesame' --tp 2"):
+        assert masked_command(said).endswith("(not shown) --tp 2")
+    assert masked_words([flag, "sesame", f"{flag}=sesame", "--tp"]) == [
+        *(flag, "(not shown)", f"{flag}=(not shown)", "--tp")
+    ]
+    assert masked_words(["--worker-urls", "http://me:sesame@h:1/a"])[1] == "http://***@h:1/a"
+    assert masked_command("--api-server x --tokenizer-path y") == "--api-server x --tokenizer-path y"
 
 
 def test_a_proxy_is_not_asked_about_loopback(foreign: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -322,6 +322,12 @@ def test_cpu_flags_leave_what_was_given() -> None:
     assert cpu_flags(("--max-total-tokens=64", "--device", "cpu", "--sleep-on-idle")) == ()
 
 
+@pytest.mark.parametrize("ranks", ["x", "0", "-1", "²", "9" * 5000, "100000"])
+def test_a_number_of_ranks_that_is_none_is_told_with_its_flag(ranks: str) -> None:
+    with pytest.raises(CannotBoot, match="--tp-size"):
+        cpu_environment(["--tp-size", ranks], {})
+
+
 def test_every_rank_gets_processors() -> None:
     for ranks in (2, 3, 64):
         shares = cpu_environment(("--tp", str(ranks)), {})["SGLANG_CPU_OMP_THREADS_BIND"].split("|")

@@ -145,6 +145,8 @@ def test_a_boot_is_remembered_phase_by_phase(tmp_path: Path, monkeypatch: pytest
     "text",
     [
         *("", "{", "[]", "\udcff", '{"boots": []}', '{"boots": {"key": 3}}', '{"boots": {"key": [[]]}}'),
+        "[" * 200_000,
+        '{"boots": {"key": ' + '[{"a":' * 100_000,
         *('{"boots": {"key": [{"starting": "x"}]}}', '{"boots": {"key": [{"starting": -1}]}}'),
     ],
 )
