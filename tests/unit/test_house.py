@@ -124,6 +124,12 @@ def test_test_modules_are_short_too() -> None:
     assert long == []
 
 
+def test_no_two_test_modules_share_a_name() -> None:
+    """pytest imports test modules by base name: two of one name end the run before its first test."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 BLOCKED = """
 import sys
 class Blocker:
