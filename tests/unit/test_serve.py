@@ -160,6 +160,12 @@ def soon(what: Callable[[], bool], seconds: float = 30.0) -> bool:
     return False
 
 
+def undo_ignored() -> None:
+    """Where a suite runs in the background (`&`, nohup) these are ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_command_goes_with_all_that_it_started_however_its_owner_goes(number: signal.Signals) -> None:
     owner = subprocess.Popen(
@@ -168,8 +174,7 @@ def test_a_command_goes_with_all_that_it_started_however_its_owner_goes(number: 
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        # Where a suite runs in the background SIGINT is ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=undo_ignored,
     )
     assert owner.stdout is not None
     pids = [int(word) for word in owner.stdout.readline().split()]
