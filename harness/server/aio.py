@@ -1,6 +1,6 @@
 """Servers from asynchronous code: boots in threads, ended before a cancellation goes on, several at once.
 
-Place in the flow: mixed into the launcher's server. Imports the standard library and `harness.server.attach`.
+Place in the flow: mixed into the launcher's server. Imports the standard library and the stage's own modules.
 
     async with SGLangServer(path) as server: ...
     async with together(SGLangServer(path), SGLangServer(other)) as (first, second): ...
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from contracts.records import ServerFacts
 from harness.server.attach import AttachedServer, attach
+from harness.server.failures import CannotBoot
 
 if TYPE_CHECKING:
     from harness.server.launch import SGLangServer
@@ -121,8 +122,10 @@ class AsyncServer:
 async def together(*servers: SGLangServer) -> AsyncIterator[tuple[SGLangServer, ...]]:
     """Boot several servers at once and end them all on the way out, whatever the way.
 
-    When one can't boot, the others are ended, and its error is raised.
+    When one can't boot, the others are ended, and its error is raised. `CannotBoot`, before any boot, when
+    two are given one port.
     """
+    _refuse_shared_port(servers)
     try:
         try:
             async with asyncio.TaskGroup() as group:
@@ -133,6 +136,23 @@ async def together(*servers: SGLangServer) -> AsyncIterator[tuple[SGLangServer, 
         yield servers
     finally:
         await _to_the_end(_end_all(servers))
+
+
+def _refuse_shared_port(servers: tuple[SGLangServer, ...]) -> None:
+    # Each alone would find the port free: the one that binds second dies minutes later.
+    taken: dict[int, str] = {}
+    for server in servers:
+        port = server.asked_port
+        if port is None:
+            continue
+        if port in taken:
+            raise CannotBoot(
+                f"two servers are given port {port}",
+                where=f"{taken[port]} and {server.model_path}",
+                why="one port is one server's",
+                remedy="give each its own, or leave the ports out and free ones are found",
+            )
+        taken[port] = server.model_path
 
 
 async def _end_all(servers: tuple[SGLangServer, ...]) -> None:

@@ -85,7 +85,7 @@ class SGLangServer(AsyncServer):
         patience = stall_timeout if stall_timeout is not None else (180.0 if self.on_cpu else 600.0)
         self.stall_timeout = patience or None
         self._grace = grace
-        self._asked_port = port
+        self.asked_port = port
         self._asked_log = None if log_path is None else Path(log_path)
         self._env = dict(env or {})
         self._on_progress = on_progress
@@ -146,7 +146,7 @@ class SGLangServer(AsyncServer):
             raise RuntimeError("the server was started already")
         version = sglang_version()
         self._refuse_early()
-        self.port = self._asked_port if self._asked_port is not None else free_port(self.host)
+        self.port = self.asked_port if self.asked_port is not None else free_port(self.host)
         self._kills = oom_kills()
         name = f"sglang-{self.port}-{uuid.uuid4().hex[:8]}.log"
         self.log_path = self._asked_log or Path(tempfile.gettempdir()) / name
@@ -166,8 +166,8 @@ class SGLangServer(AsyncServer):
     def _refuse_early(self) -> None:
         refuse_own_flags(self.flags)
         refuse_wrong_path(self.model_path)
-        if self._asked_port is not None:
-            refuse_taken_port(self.host, self._asked_port)
+        if self.asked_port is not None:
+            refuse_taken_port(self.host, self.asked_port)
         if not self.on_cpu:
             refuse_too_few_gpus(self.flags, {**os.environ, **self._env})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from harness.paths import fixtures_dir
-from harness.server.failures import BootFailed, ServerDied, ServerError, describe_exit
+from harness.server import SGLangServer, together
+from harness.server.failures import BootFailed, CannotBoot, ServerDied, ServerError, describe_exit
 from harness.server.signs import READY_LINE, clean_lines, find_sign, from_log, signs, telling_lines
 from harness.server.waiting import DeathWatch, died, log_error
 
@@ -156,3 +158,13 @@ def test_a_ready_server_that_lost_a_process_is_dying_at_once(tmp_path: Path) -> 
     with log.open("a") as handle:
         handle.write("enizer (pid=4712) crashed with exit code -9. Triggering SIGQUIT for cleanup...\n")
     assert watch.is_dying() and watch.is_dying()
+
+
+def test_two_servers_of_one_port_are_refused_before_any_boot(tmp_path: Path) -> None:
+    async def boot() -> None:
+        model = str(tmp_path)
+        async with together(SGLangServer(model, port=30999), SGLangServer(model, port=30999)):
+            raise AssertionError("both were booted")
+
+    with pytest.raises(CannotBoot, match="two servers are given port 30999"):
+        asyncio.run(boot())
