@@ -17,7 +17,8 @@ from contracts.rules import (
     tokens,
     tools,
 )
-from contracts.rules.registry import BULK, ROW_CHECKS, RULES, SET_CHECKS, Context, RuleSpec, Thresholds
+from contracts.rules.registry import BULK, ROW_CHECKS, RULES, SET_CHECKS, Context, RuleSpec
+from contracts.thresholds import Thresholds
 
 __all__ = [
     "BULK",

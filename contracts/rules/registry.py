@@ -1,7 +1,7 @@
 """The rule registry: one frozen spec per rule, and the checks that are tied to it.
 
-Place in the flow: under the audit. Imports `contracts.errors`, `contracts.formats.base`, `contracts.records`
-and `contracts.tokens`' protocol; polars only while a check runs. Help, docs, report and the contract's
+Place in the flow: under the audit. Imports `contracts.errors`, `contracts.formats.base`, `contracts.records`,
+`contracts.thresholds` and `contracts.tokens`' protocol; polars only while a check runs. Help, docs, report and the contract's
 fingerprint derive from this table.
 
 A rule of your own, from Python:
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from contracts.errors import ShardgateError
 from contracts.formats.base import Format
 from contracts.records import Finding, Profile, Severity
+from contracts.thresholds import Thresholds
 from contracts.tokens import Codec
 
 if TYPE_CHECKING:
@@ -61,26 +62,6 @@ class RuleSpec:
         """Return the rule's severity for a profile; None: the rule is off."""
         default = Severity.ERROR if self.kind == "fidelity" else Severity.WARNING
         return self.severities.get(profile, default)
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """The numbers and allowed values that the rules use; the contract's fingerprint covers them."""
-
-    min_loss_tokens: int = 1
-    finish_reasons: tuple[str, ...] = ("stop", "length", "tool_calls", "abort")
-    bos_tokens: tuple[str, ...] = ("[BOS]", "<|begin_of_text|>", "<s>", "<bos>", "<|begin▁of▁sentence|>")
-    pad_tokens: tuple[str, ...] = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>")
-    media_tokens: tuple[str, ...] = (
-        "<|media_pad|>",
-        "<|media_begin|>",
-        "<|image_pad|>",
-        "<|video_pad|>",
-        "<|vision_start|>",
-        "<image_soft_token>",
-        "<|image|>",
-        "<image>",
-    )
 
 
 @dataclass(frozen=True, slots=True)
