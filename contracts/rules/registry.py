@@ -1,8 +1,8 @@
 """The rule registry: one frozen spec per rule, and the checks that are tied to it.
 
 Place in the flow: under the audit. Imports `contracts.errors`, `contracts.formats.base`, `contracts.records`,
-`contracts.thresholds` and `contracts.tokens`' protocol; polars only while a check runs. Help, docs, report and the contract's
-fingerprint derive from this table.
+`contracts.thresholds` and `contracts.tokens`' protocol; polars only while a check runs. Help, docs, report
+and the contract's fingerprint derive from this table.
 
 A rule of your own, from Python:
 
