@@ -16,6 +16,7 @@ from typing import Any
 
 from contracts.errors import ShardgateError
 from contracts.formats import FORMATS
+from contracts.given import Given
 from contracts.records import Finding, Profile, Severity
 from contracts.rules import RULES, SET_CHECKS, Thresholds
 from contracts.rules.registry import SetCheck, Strength, finding
@@ -90,6 +91,7 @@ def audit(
     waivers: Mapping[str, str] | None = None,
     strength: Strength = "token",
     thresholds: Thresholds | None = None,
+    given: Given | None = None,
     checked_by: str | None = None,
     on_progress: Progress | None = None,
 ) -> AuditResult:
@@ -101,13 +103,14 @@ def audit(
             compare ids with text and fields stay unchecked, which is a finding.
         certify: the folder to certify into; None reads only.
         waivers: rule id → reason; the rule's findings become warnings and the certificate says so.
+        given: an eval set, a draft vocabulary, an earlier set's rates, the chat template (`contracts.given`).
         checked_by: who signs off; the user's name by default.
 
     Raises:
         AuditError: no path was given, or a waiver names no rule, a file rule, or lacks a reason.
         CertifyError: the folder to certify into holds another certificate or shards that were not audited.
     """
-    profile, thresholds = Profile(profile), thresholds or Thresholds()
+    profile, thresholds, given = Profile(profile), thresholds or Thresholds(), given or Given()
     waivers = _checked_waivers(waivers or {})
     files = expand(paths)
     if not files:
@@ -117,9 +120,9 @@ def audit(
     for path in files:
         name = str(path)
         progress = None if on_progress is None else (lambda rows, name=name: on_progress(name, rows))
-        options = ScanOptions(profile, codec, strength, thresholds, progress)
+        options = ScanOptions(profile, codec, strength, thresholds, given, progress)
         scans.append(scan_shard(path, name, options, set_checks))
-    findings = _collect(scans, set_checks, profile, strength, codec is None)
+    findings = _collect(scans, set_checks, profile, strength, thresholds, codec is None)
     findings, waived = _waive(findings, waivers)
     _mark_bad(scans, findings)
     rates = Counter(found.rule for found in findings if found.severity is Severity.RATE)
@@ -129,7 +132,7 @@ def audit(
         _fold_rates(findings, sum(scan.rows for scan in scans)),
         blocked=blocked,
         contract=_contract(scans, strength),
-        fingerprint=fingerprint(thresholds, strength),
+        fingerprint=fingerprint(thresholds, strength, given),
         profile=profile,
         strength=strength,
         rates=dict(sorted(rates.items())),
@@ -169,8 +172,10 @@ def expand(paths: Iterable[Path | str]) -> list[Path]:
     return list(out.values())
 
 
-def fingerprint(thresholds: Thresholds | None = None, strength: str = "token") -> str:
-    """Return the contract's fingerprint (SHA-256, hex): rules, severities, thresholds, schema, formats."""
+def fingerprint(
+    thresholds: Thresholds | None = None, strength: str = "token", given: Given | None = None
+) -> str:
+    """Return the contract's fingerprint (SHA-256, hex): rules, thresholds, schema, formats and given data."""
     rules = [
         {**asdict(spec), "severities": {str(p): str(spec.severity(p)) for p in Profile}}
         for _, spec in sorted(RULES.items())
@@ -183,6 +188,7 @@ def fingerprint(thresholds: Thresholds | None = None, strength: str = "token") -
         asdict(thresholds or Thresholds()),
         str(arrow_schema(strength)),
         formats,
+        (given or Given()).digests(),
     ]
     text = json.dumps(whole, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -217,6 +223,7 @@ def _collect(
     set_checks: Sequence[SetCheck],
     profile: Profile,
     strength: Strength,
+    thresholds: Thresholds,
     no_codec: bool,
 ) -> list[Finding]:
     """Return all findings: set first, then shard by shard in the order given, file, then row by row."""
@@ -225,14 +232,18 @@ def _collect(
     found = [finding for scan in scans for finding in scan.findings]
     if no_codec and strength == "token":
         told = finding(
-            "tokenizer-missing", profile, "", "no tokenizer was given; text and fields were not checked"
+            "tokenizer-missing",
+            profile,
+            "",
+            "no tokenizer was given; text and fields were not checked",
+            thresholds=thresholds,
         )
         found.extend([told] if told else [])
     for check in set_checks:
         for rule, shard, row, sample, message in check.finish():
             if strength not in RULES[rule].strengths:
                 continue
-            told = finding(rule, profile, shard, message, row=row, sample_id=sample)
+            told = finding(rule, profile, shard, message, row=row, sample_id=sample, thresholds=thresholds)
             found.extend([told] if told else [])
     return sorted(
         found,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.digests import NAME_COLUMNS, names_sha256
 from contracts.formats import FORMATS, format_named
+from contracts.given import Given
 from contracts.records import Finding, Profile, Severity
 from contracts.rules import BULK, ROW_CHECKS, RULES, Context, Thresholds
 from contracts.rules.registry import BulkCheck, SetCheck, Strength, finding
@@ -60,6 +61,7 @@ class ScanOptions:
     codec: Codec | None
     strength: Strength = "token"
     thresholds: Thresholds = field(default_factory=Thresholds)
+    given: Given = field(default_factory=Given)
     on_rows: Callable[[int], None] | None = None
 
 
@@ -68,7 +70,7 @@ def scan_shard(path: Path, name: str, options: ScanOptions, set_checks: Sequence
     scan = Scan(path, name)
 
     def refuse(rule: str, message: str) -> None:
-        told = finding(rule, options.profile, name, message)
+        told = finding(rule, options.profile, name, message, thresholds=options.thresholds)
         if told is not None:
             scan.findings.append(told)
             scan.refused = scan.refused or told.severity is Severity.ERROR
@@ -243,6 +245,7 @@ def _context(
         strength=options.strength,
         constants=constants,
         thresholds=options.thresholds,
+        given=options.given,
     )
 
 
@@ -313,7 +316,16 @@ def _hits(row: Mapping[str, Any], context: Context) -> Iterator[tuple[str, str |
 def _hit(
     scan: Scan, context: Context, rule: str, row: int, column: str | None, message: str, sample: str | None
 ) -> None:
-    told = finding(rule, context.profile, scan.name, message, row=row, column=column, sample_id=sample)
+    told = finding(
+        rule,
+        context.profile,
+        scan.name,
+        message,
+        row=row,
+        column=column,
+        sample_id=sample,
+        thresholds=context.thresholds,
+    )
     if told is None:
         return
     scan.findings.append(told)

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from contracts.errors import ShardgateError
 from contracts.formats.base import Format
+from contracts.given import Given
 from contracts.records import Finding, Profile, Severity
 from contracts.thresholds import Thresholds
 from contracts.tokens import Codec
@@ -78,6 +79,7 @@ class Context:
     strength: Strength = "token"
     constants: Mapping[str, str | None] = field(default_factory=dict)
     thresholds: Thresholds = field(default_factory=Thresholds)
+    given: Given = field(default_factory=Given)
 
     def ids_of(self, texts: Iterable[str]) -> list[int]:
         """Return the ids of those texts that are single marker tokens of the tokenizer."""
@@ -87,7 +89,7 @@ class Context:
 
     def active(self, rule: RuleSpec) -> bool:
         """Return whether the rule is on for this profile and strength and has what it needs."""
-        if rule.severity(self.profile) is None or self.strength not in rule.strengths:
+        if severity_of(rule, self.profile, self.thresholds) is None or self.strength not in rule.strengths:
             return False
         return not rule.needs_tokenizer or (self.codec is not None and self.format is not None)
 
@@ -105,9 +107,17 @@ class BulkCheck:
 
 
 class SetCheck(Protocol):
-    """A rule over all shards: fed the frames one by one, asked for its findings at the end."""
+    """A rule over all shards: fed the frames one by one, asked for its findings at the end.
+
+    One per shard is filled, maybe in a process of its own (so it must pickle); they are merged in the order
+    of the shards, and only the merged one is asked. Merged or fed in one go, the findings must be the same.
+    """
 
     def add(self, context: Context, first_row: int, frame: pl.DataFrame) -> None: ...
+
+    def merge(self, other: Self) -> None:
+        """Take over what another check of this kind saw of the shards that come after."""
+        ...
 
     def finish(self) -> list[tuple[str, str, int | None, str | None, str]]:
         """Return (rule id, shard, row or None, sample_id or None, message)."""
@@ -180,10 +190,11 @@ def finding(
     row: int | None = None,
     column: str | None = None,
     sample_id: str | None = None,
+    thresholds: Thresholds | None = None,
 ) -> Finding | None:
-    """Return the finding of a broken rule; None where the profile has the rule turned off."""
+    """Return the finding of a broken rule; None where profile or thresholds have the rule turned off."""
     spec = RULES[rule_id]
-    severity = spec.severity(profile)
+    severity = severity_of(spec, profile, thresholds)
     if severity is None:
         return None
     return Finding(
@@ -196,6 +207,15 @@ def finding(
         remedy=spec.remedy,
         sample_id=sample_id,
     )
+
+
+def severity_of(rule: RuleSpec, profile: Profile, thresholds: Thresholds | None = None) -> Severity | None:
+    """Return a rule's severity for a profile, as the thresholds override it; None: the rule is off."""
+    if thresholds is not None:
+        own = thresholds.severities.get(profile, {})
+        if rule.id in own:
+            return own[rule.id]
+    return rule.severity(profile)
 
 
 def off_for_test(severity: Severity | None = None) -> dict[Profile, Severity | None]:
