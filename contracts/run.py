@@ -20,6 +20,7 @@ from contracts.given import Given
 from contracts.records import Finding, Profile, Severity
 from contracts.rules import RULES, SET_CHECKS, Thresholds
 from contracts.rules.registry import SetCheck, Strength, finding
+from contracts.rules.severities import check_severities
 from contracts.scan import Scan, ScanOptions, scan_shard
 from contracts.shard import SCHEMA_VERSION, arrow_schema
 from contracts.tokens import Codec
@@ -111,6 +112,7 @@ def audit(
         CertifyError: the folder to certify into holds another certificate or shards that were not audited.
     """
     profile, thresholds, given = Profile(profile), thresholds or Thresholds(), given or Given()
+    check_severities(thresholds)
     waivers = _checked_waivers(waivers or {})
     files = expand(paths)
     if not files:
@@ -185,7 +187,7 @@ def fingerprint(
         SCHEMA_VERSION,
         strength,
         rules,
-        asdict(thresholds or Thresholds()),
+        (thresholds or Thresholds()).to_json(),
         str(arrow_schema(strength)),
         formats,
         (given or Given()).digests(),
