@@ -1,0 +1,17 @@
+"""The capture run: prompts in, shards out, nothing lost and nothing twice.
+
+Place in the flow: over client, capture and server, under the command `shardgate capture`. Imports `contracts`
+and the harness' stages; what is heavy (pyarrow, transformers) only inside functions.
+
+    prompts    rows of a file or folder into prompts, each with a key of its content
+    pacing     how many requests are under way: grows while the server gains by it, shrinks when it refuses
+    serving    the server of the run: booted and restarted, or attached and waited for
+    generate   one prompt into judged rows, or into a failure with its reason
+    journal    what is finished, in frames on disk, before it counts as captured
+    store      the run folder: journal into shards, manifest, failures, what is done already
+    lock       one run at a time in one folder, on any file system
+    settings   what a run was started with; a run goes on under these only
+    tripwire   stops a run whose first answers show that it is worth nothing
+    status     counts for people, for OpenMetrics and for the summary
+    runner     all of it together
+"""
