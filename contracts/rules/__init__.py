@@ -16,6 +16,7 @@ from contracts.rules import (
     structural,
     tokens,
     tools,
+    turns,
 )
 from contracts.rules.registry import BULK, ROW_CHECKS, RULES, SET_CHECKS, Context, RuleSpec
 from contracts.thresholds import Thresholds
@@ -37,4 +38,5 @@ __all__ = [
     "structural",
     "tokens",
     "tools",
+    "turns",
 ]

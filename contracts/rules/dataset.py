@@ -1,36 +1,23 @@
-"""Data-set rules: uniqueness, doubled rows, declared turns, one generation prompt per thinking mode.
+"""Data-set rules: unique names and samples, rows counted twice, one generation prompt per thinking mode.
 
-Place in the flow: rules. Imports the registry; polars while a check runs. They keep some bytes per row, never
-the rows.
+Place in the flow: rules. Imports registry and tape; polars and numpy while a check runs. They keep some bytes
+per row, never the rows.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from contracts.rules.registry import RULES as _RULES
-from contracts.rules.registry import Context, RuleSpec, set_check
+from contracts.rules.registry import RULES, Context, RuleSpec, set_check
+from contracts.rules.tape import Hits, Tape, hashed, repeats
 
 if TYPE_CHECKING:
     import polars as pl
 
-Hits = list[tuple[str, str, int | None, str | None, str]]
 TAIL = 3
 """Prompt tokens at the end that every prompt of one thinking mode must share."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a row is."""
-
-    shard: str
-    row: int
-    sample_id: str
-
-    def __str__(self) -> str:
-        return f"{self.shard}, row {self.row}"
+LONG = 64
+"""Sampled responses of this many tokens don't come out the same twice by chance."""
 
 
 @set_check(
@@ -52,61 +39,103 @@ class Place:
     ),
     RuleSpec(
         "row-twice",
-        "a row repeats another one under a new id: same request, same content",
+        "a row repeats another one under a new id or sample index: same request, time and content",
         "drop the repeat; repeats of a prompt (n > 1) have requests of their own",
         column="request_id",
         scope="set",
         report="DeepSpec#29, SpecForge resume",
     ),
+    RuleSpec(
+        "response-twice",
+        "a long sampled response is word for word another row's answer to the same prompt",
+        "look whether the row was counted twice under a new name; drop it if so",
+        column="content_sha256",
+        scope="set",
+        kind="quality",
+        report="DeepSpec#29, SpecForge resume",
+    ),
 )
 class Uniqueness:
-    """Remembers a key per row; a repeated key is a hit on every row but the first that has it."""
+    """Remembers 64 bytes a row; a repeated key is a hit on every row but the first that has it."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[Any, ...], tuple[Place, bytes]] = {}
-        self._hits: Hits = []
-        self._flagged: set[tuple[str, Place]] = set()
+        self._tape = Tape()
 
     def add(self, context: Context, first_row: int, frame: pl.DataFrame) -> None:
         """Look at one frame."""
-        names = (
-            "sample_id",
-            "prompt_sha256",
-            "sample_index",
-            "weight_version",
-            "request_id",
-            "content_sha256",
-            "created_at",
+        import polars as pl
+
+        sampling = pl.col("sampling_params")
+        several = (sampling.str.extract(r'"n":\s*(\d+)').cast(pl.Int64, strict=False) > 1).fill_null(False)
+        # The samples of one request with n > 1 share its id and time.
+        index = pl.when(several).then(pl.col("sample_index"))
+        greedy = sampling.str.contains(r'"temperature":\s*0(\.0+)?[,}]').fill_null(False)
+        keys = {
+            "sample-id-twice": hashed(frame, "sample_id"),
+            "sample-twice": hashed(frame, "prompt_sha256", "sample_index", "weight_version"),
+            "row-twice": hashed(frame, "request_id", "content_sha256", "created_at", index.alias("n")),
+            "response-twice": hashed(frame, "content_sha256"),
+        }
+        told = frame.select(
+            asked=pl.col("request_id").is_not_null(),
+            long=(pl.col("completion_tokens") >= LONG) & ~greedy,
         )
-        columns = (frame[name].to_list() for name in names)
-        rows = enumerate(zip(*columns, strict=True))
-        for offset, (sample, prompt, index, weights, request, content, created) in rows:
-            place = Place(context.shard, first_row + offset, str(sample))
-            self._once("sample-id-twice", (sample,), place, content, f"sample id {sample!r}")
-            self._once(
-                "sample-twice", (prompt, index, weights), place, content, f"sample {index} of the same prompt"
-            )
-            if request is not None:
-                what = f"request {request!r} with the same content"
-                self._once("row-twice", (request, content, created), place, content, what)
+        columns = {
+            f"{rule} {half}": half_key for rule, key in keys.items() for half, half_key in enumerate(key)
+        }
+        columns |= {name: told[name].fill_null(False).to_numpy() for name in ("asked", "long")}
+        self._tape.add(context.shard, first_row, columns, len(frame))
 
-    def _once(self, rule: str, key: tuple[Any, ...], place: Place, content: bytes, what: str) -> None:
-        first, first_content = self._seen.setdefault((rule, *key), (place, content))
-        if first is place:
-            return
-        self._hit(rule, place, f"{what} is also in {first}")
-        if rule == "sample-id-twice" and first_content != content:
-            # Two different rows claim one id: nothing says which is the true one.
-            self._hit(rule, first, f"{what} is also in {place}, with other content")
-
-    def _hit(self, rule: str, place: Place, message: str) -> None:
-        if (rule, place) not in self._flagged:
-            self._flagged.add((rule, place))
-            self._hits.append((rule, place.shard, place.row, place.sample_id, message))
+    def merge(self, other: Self) -> None:
+        """Take over what was seen of the shards that come after."""
+        self._tape.merge(other._tape)
 
     def finish(self) -> Hits:
         """Return the hits."""
-        return self._hits
+        tape = self._tape
+        if not tape.rows:
+            return []
+        found: list[tuple[str, int, int, str]] = []
+        content = tape.column("response-twice 0")
+        shared: dict[int, int] = {}
+        for row, first in self._repeats("sample-id-twice"):
+            found.append(("sample-id-twice", row, first, ""))
+            if content[row] != content[first]:
+                shared.setdefault(first, row)
+        # Two different rows claim one id: nothing says which is the true one.
+        found += [("sample-id-twice", first, row, ", with other content") for first, row in shared.items()]
+        found += [("sample-twice", row, first, "") for row, first in self._repeats("sample-twice")]
+        found += [("row-twice", row, first, "") for row, first in self._repeats("row-twice", "asked")]
+        flagged = {row for _, row, _, _ in found}
+        found += [
+            ("response-twice", row, first, "")
+            for row, first in self._repeats("response-twice", "long")
+            if row not in flagged
+        ]
+        places = tape.named({index for _, row, first, _ in found for index in (row, first)})
+        hits: Hits = []
+        for rule, row, first, more in found:
+            (shard, at, name), (other, other_at, other_name) = places[row], places[first]
+            what = _WHAT[rule].format(name=repr(name), other=repr(other_name))
+            hits.append((rule, shard, at, name, f"{what} is also in {other}, row {other_at}{more}"))
+        return hits
+
+    def _repeats(self, rule: str, only: str | None = None) -> list[tuple[int, int]]:
+        import numpy as np
+
+        high, low = (self._tape.column(f"{rule} {half}") for half in (0, 1))
+        if only is None:
+            return repeats(high, low)
+        rows = np.flatnonzero(self._tape.column(only))
+        return [(int(rows[a]), int(rows[b])) for a, b in repeats(high[rows], low[rows])]
+
+
+_WHAT = {
+    "sample-id-twice": "sample id {name}",
+    "sample-twice": "this sample of the same prompt",
+    "row-twice": "this request with the same content ({other})",
+    "response-twice": "this response, word for word ({other}),",
+}
 
 
 @set_check(
@@ -124,113 +153,63 @@ class PromptTails:
     """Counts the prompts' last tokens by template and thinking mode; those off the majority are hits."""
 
     def __init__(self) -> None:
-        self._tails: dict[tuple[Any, ...], Counter[tuple[int, ...]]] = {}
-        self._rows: dict[tuple[Any, ...], list[Place]] = {}
+        self._codes: dict[tuple[Any, ...], int] = {}
+        self._tape = Tape()
 
     def add(self, context: Context, first_row: int, frame: pl.DataFrame) -> None:
-        """Look at one frame; remembers at most the rows of the rarer tails."""
+        """Look at one frame; remembers four bytes a row, and each tail once."""
+        import numpy as np
         import polars as pl
 
-        if not context.active(_RULES["prompt-tail-differs"]):
+        if not context.active(RULES["prompt-tail-differs"]):
             return
+        names = ("thinking_mode", "template", "template_kwargs", "tail")
         tails = frame.select(
-            pl.col("prompt_token_ids").list.tail(TAIL), "thinking_mode", "sample_id", "template_kwargs"
-        ).with_columns(template=frame["chat_template_sha256"].cast(pl.String))
-        for offset, (tail, mode, sample, kwargs, template) in enumerate(tails.rows()):
-            group, key = (mode, template, kwargs), tuple(tail or ())
-            self._tails.setdefault(group, Counter())[key] += 1
-            places = self._rows.setdefault((group, key), [])
-            if len(places) < _KEPT:
-                places.append(Place(context.shard, first_row + offset, str(sample)))
+            "thinking_mode",
+            pl.col("chat_template_sha256").cast(pl.String).alias("template"),
+            "template_kwargs",
+            pl.col("prompt_token_ids").list.tail(TAIL).cast(pl.List(pl.String)).list.join(",").alias("tail"),
+        ).select(pl.struct(names).alias("key"))["key"]
+        distinct = tails.unique()
+        own = [self._codes.setdefault(tuple(key.values()), len(self._codes)) for key in distinct.to_list()]
+        place = pl.DataFrame({"key": distinct, "code": pl.Series(own, dtype=pl.Int32)})
+        codes = tails.to_frame("key").join(
+            place, on="key", how="left", nulls_equal=True, maintain_order="left"
+        )
+        self._tape.add(
+            context.shard, first_row, {"code": codes["code"].to_numpy().astype(np.int32)}, len(frame)
+        )
+
+    def merge(self, other: Self) -> None:
+        """Take over what was seen of the shards that come after."""
+        import numpy as np
+
+        told = [self._codes.setdefault(key, len(self._codes)) for key in other._codes]
+        renumber = np.array(told or [0], dtype=np.int32)
+        other._tape.replace("code", lambda codes: renumber[codes])
+        self._tape.merge(other._tape)
 
     def finish(self) -> Hits:
         """Return a hit per row whose tail is not the majority's, where there is a majority."""
-        hits: Hits = []
-        for group, tails in self._tails.items():
-            common, count = tails.most_common(1)[0]
-            if count * 2 <= tails.total() or len(tails) == 1:
+        import numpy as np
+
+        if len(self._codes) < 2:
+            return []
+        codes = self._tape.column("code")
+        counts = np.bincount(codes, minlength=len(self._codes))
+        groups: dict[tuple[Any, ...], list[tuple[str, int]]] = {}
+        for (*group, tail), code in self._codes.items():
+            groups.setdefault(tuple(group), []).append((tail, code))
+        messages: dict[int, str] = {}
+        for tails in groups.values():
+            total = int(sum(counts[code] for _, code in tails))
+            common, most = max(tails, key=lambda known: int(counts[known[1]]))
+            if int(counts[most]) * 2 <= total:
                 continue
-            for tail in tails:
-                if tail == common:
-                    continue
-                for place in self._rows[(group, tail)]:
-                    message = f"it ends {list(tail)}; {count} of {tails.total()} end {list(common)}"
-                    hits.append(("prompt-tail-differs", place.shard, place.row, place.sample_id, message))
-        return hits
-
-
-_KEPT = 1_000_000
-
-
-@set_check(
-    RuleSpec(
-        "mask-turn",
-        "the mask covers an earlier turn that the set does not show to be generated",
-        "cover only turns whose rows are in the set, as `parent_sample_id` names them, prompt unchanged",
-        column="loss_mask",
-        scope="set",
-        report="Automodel#3024, Automodel#3738",
-        strengths=("token",),
-    ),
-    RuleSpec(
-        "parent-missing",
-        "the row named as parent is not in the set",
-        "audit the whole set together, or leave `parent_sample_id` null",
-        column="parent_sample_id",
-        scope="set",
-        kind="quality",
-    ),
-)
-class DeclaredTurns:
-    """Checks masks over several turns against the rows that generated those turns."""
-
-    def __init__(self) -> None:
-        self._facts: dict[str, tuple[int, int, int, str | None]] = {}
-        self._children: list[tuple[Place, str, list[int], list[tuple[int, int]]]] = []
-        self._orphans: list[tuple[Place, str]] = []
-
-    def add(self, context: Context, first_row: int, frame: pl.DataFrame) -> None:
-        """Look at one frame; only rows with a parent and several spans keep their prompt ids."""
-        import polars as pl
-
-        facts = frame.select(
-            "sample_id",
-            "parent_sample_id",
-            prompt=pl.col("prompt_token_ids").list.len(),
-            response=pl.col("response_token_ids").list.len(),
-            digest=pl.col("response_token_ids").cast(pl.List(pl.Int32)).hash(),
-        )
-        for sample, parent, prompt, response, digest in facts.rows():
-            self._facts[sample] = (prompt or 0, response or 0, digest, parent)
-        for index in frame["parent_sample_id"].is_not_null().arg_true().to_list():
-            place = Place(context.shard, first_row + index, frame["sample_id"][index])
-            parent = frame["parent_sample_id"][index]
-            self._orphans.append((place, parent))
-            mask = frame["loss_mask"][index]
-            spans = [] if mask is None else [(span["start"], span["length"]) for span in mask.to_list()]
-            if len(spans) > 1:
-                self._children.append((place, parent, frame["prompt_token_ids"][index].to_list(), spans[:-1]))
-
-    def finish(self) -> Hits:
-        """Return a hit per mask that covers what no ancestor in the set generated."""
-        import polars as pl
-
-        hits: Hits = []
-        for place, parent, prompt, spans in self._children:
-            generated: dict[tuple[int, int], int] = {}
-            name: str | None = parent
-            while name is not None and name in self._facts and len(generated) <= len(prompt):
-                start, length, digest, older = self._facts[name]
-                generated[(start, length)] = digest
-                name = older if older != name else None
-            for start, length in spans:
-                part = pl.Series([prompt[start : start + length]], dtype=pl.List(pl.Int32))
-                if generated.get((start, length)) != part.hash()[0]:
-                    message = f"span ({start}, {length}) is no response of the row's ancestors"
-                    hits.append(("mask-turn", place.shard, place.row, place.sample_id, message))
-                    break
-        for place, parent in self._orphans:
-            if parent not in self._facts:
-                message = f"no row has the id {parent!r}"
-                hits.append(("parent-missing", place.shard, place.row, place.sample_id, message))
-        return hits
+            told = f"{counts[most]} of {total} end [{common}]"
+            messages |= {code: f"it ends [{tail}]; {told}" for tail, code in tails if code != most}
+        rows = np.flatnonzero(np.isin(codes, list(messages))).tolist() if messages else []
+        return [
+            ("prompt-tail-differs", shard, row, name, messages[int(codes[index])])
+            for index, (shard, row, name) in self._tape.named(rows).items()
+        ]

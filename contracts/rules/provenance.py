@@ -6,17 +6,16 @@ Place in the flow: rules. Imports records, registry and sampling of `contracts`;
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from contracts.records import Profile
 from contracts.rules.registry import Context, Hit, Row, RuleSpec, bulk, off_for_test, row_check, set_check
 from contracts.rules.structural import parse
+from contracts.rules.tape import Hits, Tape
 from contracts.sampling import bent_by
 
 if TYPE_CHECKING:
     import polars as pl
-
-Hits = list[tuple[str, str, int | None, str | None, str]]
 
 
 def constant_columns(profile: Profile) -> tuple[str, ...]:
@@ -204,41 +203,56 @@ def parser_foreign(ctx: Context) -> pl.Expr:
     ),
 )
 class Provenance:
-    """Collects the values of the constant columns over all shards."""
+    """Remembers, column by column, where in the order of the rows the value changes."""
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[str | None, str]] = {}
-        self._hits: Hits = []
-        self._unknown: set[str] = set()
+        self._rows = Tape()
+        self._runs: dict[str, list[tuple[str | None, int, int]]] = {}
 
     def add(self, context: Context, first_row: int, frame: pl.DataFrame) -> None:
         """Look at one frame; the set's first row sets each column's value."""
         import polars as pl
 
-        from contracts.shard import UNKNOWN
-
+        if frame.is_empty():
+            return
+        start = self._rows.add(context.shard, first_row, {}, len(frame))
         for name in constant_columns(context.profile):
-            column = frame[name].cast(pl.String)
-            if not len(column):
-                continue
-            expected, where = self._first.setdefault(name, (column[0], f"{context.shard}, row {first_row}"))
-            differs = column.ne_missing(pl.Series([expected], dtype=pl.String))
-            for index in differs.arg_true().to_list() if differs.any() else ():
-                self._hits.append(
-                    (
-                        "provenance-not-constant",
-                        context.shard,
-                        first_row + index,
-                        frame["sample_id"][index],
-                        f"{name} is {column[index]!r}; it is {expected!r} in {where}",
-                    )
-                )
-            if bool((column == UNKNOWN).any()):
-                self._unknown.add(name)
+            for run in frame[name].cast(pl.String).rle().to_list():
+                self._append(name, run["value"], start, run["len"])
+                start += run["len"]
+            start -= len(frame)
+
+    def _append(self, name: str, value: str | None, start: int, length: int) -> None:
+        runs = self._runs.setdefault(name, [])
+        if runs and runs[-1][0] == value:
+            runs[-1] = (value, runs[-1][1], runs[-1][2] + length)
+        else:
+            runs.append((value, start, length))
+
+    def merge(self, other: Self) -> None:
+        """Take over what was seen of the shards that come after."""
+        before = self._rows.merge(other._rows)
+        for name, runs in other._runs.items():
+            for value, start, length in runs:
+                self._append(name, value, before + start, length)
 
     def finish(self) -> Hits:
         """Return a hit per differing value, and one for each column that is unknown somewhere."""
-        unknown: Hits = [
-            ("provenance-unknown", "", None, None, f"{name} is unknown") for name in sorted(self._unknown)
+        from contracts.shard import UNKNOWN
+
+        differing = [
+            (name, value, row)
+            for name, runs in self._runs.items()
+            for value, start, length in runs[1:]
+            if value != runs[0][0]
+            for row in range(start, start + length)
         ]
-        return [*self._hits, *unknown]
+        places = self._rows.named({0, *(row for _, _, row in differing)}) if differing else {}
+        hits: Hits = []
+        for name, value, row in differing:
+            shard, at, sample = places[row]
+            told = f"it is {self._runs[name][0][0]!r} in {places[0][0]}, row {places[0][1]}"
+            hits.append(("provenance-not-constant", shard, at, sample, f"{name} is {value!r}; {told}"))
+        unknown = {name for name, runs in self._runs.items() if any(value == UNKNOWN for value, _, _ in runs)}
+        hits += [("provenance-unknown", "", None, None, f"{name} is unknown") for name in sorted(unknown)]
+        return hits

@@ -127,7 +127,7 @@ def test_a_declared_turn_is_masked_as_its_own_row_generated_it(tmp_path: Path) -
         {**parent["messages"][0], "content": "And one more?"},
         child["messages"][-1],
     ]
-    child["parent_sample_id"] = parent["sample_id"]
+    child |= {"parent_sample_id": parent["sample_id"], "conversation_id": parent["conversation_id"]}
     whole = (child["prompt_tokens"], child["completion_tokens"])
     child["loss_mask"] = [{"start": s, "length": n} for s, n in ((start, length), whole)]
     assert check(tmp_path, [parent, seal(child)]).findings == ()

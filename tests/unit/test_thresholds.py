@@ -29,7 +29,10 @@ def test_every_value_of_the_file_is_told_in_a_comment() -> None:
 
 
 def test_a_file_is_laid_over_the_defaults(tmp_path: Path) -> None:
-    text = "loop_tokens = 200\ncreated_after = 2025-01-01\n[caps]\nlength = 0.5\n[severity.sft]\naborted = 'error'\n"
+    text = (
+        "loop_tokens = 200\ncreated_after = 2025-01-01\n"
+        "[caps]\nlength = 0.5\n[severity.sft]\naborted = 'error'\n"
+    )
     given = load_thresholds(written(tmp_path, text))
     assert (given.loop_tokens, given.created_after, given.caps["length"]) == (200, "2025-01-01", 0.5)
     assert given.severities == {Profile.SFT: {"aborted": Severity.ERROR}}
