@@ -6,8 +6,7 @@ are not kept: they are read from the shards again, for the rows that a finding i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,14 +91,31 @@ class Tape:
 
 def sample_names(shard: str, rows: Sequence[int]) -> list[str | None]:
     """Return the sample ids of some rows of a shard; None where the file can't be read any more."""
+    names = dict(read_again(shard, rows, "sample_id"))
+    return [names.get(row) for row in rows]
+
+
+def read_again(shard: str, rows: Collection[int], column: str) -> Iterator[tuple[int, Any]]:
+    """Yield (row, value) of some rows of a shard, in order; a list's value is a polars series.
+
+    A row group is held at a time. Nothing is yielded of a file that can't be read any more.
+    """
+    import polars as pl
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    wanted, first = sorted(rows), 0
     try:
-        column = pq.read_table(Path(shard), columns=["sample_id"]).column(0)
-        return [None if name is None else str(name) for name in column.take(pa.array(rows)).to_pylist()]
-    except (OSError, pa.ArrowException, IndexError, KeyError):
-        return [None] * len(rows)
+        with pq.ParquetFile(shard) as parquet:
+            for group in range(parquet.num_row_groups):
+                count = parquet.metadata.row_group(group).num_rows
+                here = [row for row in wanted if first <= row < first + count]
+                if here:
+                    values = pl.Series(pl.from_arrow(parquet.read_row_group(group, [column]).column(0)))
+                    yield from ((row, values[row - first]) for row in here)
+                first += count
+    except (OSError, pa.ArrowException):
+        return
 
 
 def repeats(high: np.ndarray, low: np.ndarray) -> list[tuple[int, int]]:

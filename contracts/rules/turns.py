@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from contracts.rules.registry import Context, RuleSpec, set_check
-from contracts.rules.tape import Hits, Tape, find, hashed
+from contracts.rules.tape import Hits, Tape, find, hashed, read_again
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,11 @@ Span = tuple[int, int, int]
     ),
 )
 class DeclaredTurns:
-    """Remembers 52 bytes a row; of rows with a parent its key, and hashes of the turns that they declare."""
+    """Remembers 44 bytes a row; of rows with a parent its key, and hashes of the turns that they declare.
+
+    What the declared turns' own rows generated is read from the shards again, at the end: hashing every
+    response for the sake of the few would cost as much as the whole scan.
+    """
 
     def __init__(self) -> None:
         self._tape = Tape()
@@ -60,7 +64,6 @@ class DeclaredTurns:
         facts = frame.select(
             prompt=pl.col("prompt_token_ids").list.len().fill_null(0).cast(pl.Int32),
             response=pl.col("response_token_ids").list.len().fill_null(0).cast(pl.Int32),
-            digest=pl.col("response_token_ids").cast(pl.List(pl.Int32)).hash(),
             turn=pl.col("turn_index").fill_null(0),
             conversation=pl.col("conversation_id").hash(),
             time=pl.col("created_at").dt.epoch("us").fill_null(0),
@@ -93,6 +96,7 @@ class DeclaredTurns:
         high, low = tape.column("high"), tape.column("low")
         rows = find(high, low, [(over, under) for _, over, under, _ in self._children])
         parents = {row: rows.get((over, under)) for row, over, under, _ in self._children}
+        digests = self._digests(parents)
         found: list[tuple[str, int, str]] = []
         for row, _, _, spans in self._children:
             at = parents[row]
@@ -100,7 +104,7 @@ class DeclaredTurns:
                 found.append(("parent-missing", row, "no row has the id that is named as parent"))
             elif wrong := self._disorder(row, at):
                 found.append(("turn-order", row, wrong))
-            bad = self._undeclared(row, parents, spans)
+            bad = self._undeclared(row, parents, spans, digests)
             if bad is not None:
                 told = f"span ({bad[0]}, {bad[1]}) is no response of the row's ancestors"
                 found.append(("mask-turn", row, told))
@@ -125,20 +129,40 @@ class DeclaredTurns:
             return f"the prompt has {own} tokens, the parent's prompt and response {extended}"
         return ""
 
+    def _digests(self, parents: dict[int, int | None]) -> dict[int, int]:
+        """Return the hash of what each ancestor of a row with several spans generated, by running number."""
+        wanted = {at for row, _, _, spans in self._children if spans for at in _ancestors(row, parents)}
+        by_shard: dict[str, dict[int, int]] = {}
+        for index, (shard, row) in self._tape.places(wanted).items():
+            by_shard.setdefault(shard, {})[row] = index
+        return {
+            rows[row]: _hash(ids, 0, len(ids))
+            for shard, rows in by_shard.items()
+            for row, ids in read_again(shard, rows, "response_token_ids")
+            if ids is not None
+        }
+
     def _undeclared(
-        self, row: int, parents: dict[int, int | None], spans: tuple[Span, ...]
+        self, row: int, parents: dict[int, int | None], spans: tuple[Span, ...], digests: dict[int, int]
     ) -> tuple[int, int] | None:
         """Return the first declared turn that no ancestor generated, if there is one."""
         if not spans:
             return None
-        column, generated, at = self._tape.column, set(), parents[row]
-        seen: set[int] = set()
-        while at is not None and at not in seen:
-            seen.add(at)
-            start, length = int(column("prompt")[at]), int(column("response")[at])
-            generated.add((start, length, int(column("digest")[at])))
-            at = parents.get(at)
+        column = self._tape.column
+        generated = {
+            (int(column("prompt")[at]), int(column("response")[at]), digests.get(at))
+            for at in _ancestors(row, parents)
+        }
         return next((span[:2] for span in spans if span not in generated), None)
+
+
+def _ancestors(row: int, parents: dict[int, int | None]) -> list[int]:
+    out: list[int] = []
+    at = parents[row]
+    while at is not None and at not in out:
+        out.append(at)
+        at = parents.get(at)
+    return out
 
 
 def _hash(ids: pl.Series, start: int, length: int) -> int:
