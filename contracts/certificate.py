@@ -208,9 +208,9 @@ def _gaps(entry: Mapping[str, Any]) -> str | None:
 
 def _miscounted(predicate: Mapping[str, Any]) -> str | None:
     """Say where the predicate's counts contradict each other or its shards; a seal does not see that."""
-    sources, counts = predicate["sources"], predicate["counts"]
+    sources, counts, derivation = predicate["sources"], predicate["counts"], predicate.get("derivation")
     for name in ("rows", "certified", "quarantined"):
-        if counts[name] != sum(source[name] for source in sources):
+        if derivation is None and counts[name] != sum(source[name] for source in sources):
             return f"it counts {counts[name]} {name}, its sources have another number"
     if counts["rows"] != counts["certified"] + counts["quarantined"]:
         return "not every row is certified or quarantined"
@@ -218,6 +218,12 @@ def _miscounted(predicate: Mapping[str, Any]) -> str | None:
         return f"it counts {counts['certified']} certified rows, its shards have another number"
     if counts["quarantined"] != sum(kept["rows"] for kept in predicate["quarantine"]):
         return f"it counts {counts['quarantined']} quarantined rows, its quarantine has another number"
+    if derivation is not None:
+        rows = derivation["rows"]
+        if rows["kept"] != counts["certified"] or rows["sources"] != rows["kept"] + rows["leftOut"]:
+            return "not every row of its sources is kept or left out"
+        if rows["sources"] != sum(source["rows"] for source in derivation["sources"]):
+            return f"it counts {rows['sources']} rows in its sources, they have another number"
     return None
 
 
