@@ -23,6 +23,7 @@ from contracts.rules.registry import SetCheck, Strength, finding
 from contracts.rules.severities import check_severities
 from contracts.scan import Scan, ScanOptions, scan_shard
 from contracts.shard import SCHEMA_VERSION, arrow_schema
+from contracts.stats import Stats
 from contracts.tokens import Codec
 
 Progress = Callable[[str, int], None]
@@ -70,6 +71,7 @@ class AuditResult:
     provenance: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     waivers: Mapping[str, str] = field(default_factory=dict)
     waived: Mapping[str, int] = field(default_factory=dict)
+    stats: Mapping[str, Any] = field(default_factory=dict)
     certificate: str | None = None
     note: str = ""
 
@@ -315,7 +317,9 @@ def _result(scans: Sequence[Scan], findings: Sequence[Finding], *, blocked: bool
         )
     claims: dict[str, Counter[str]] = {}
     provenance: dict[str, set[str | None]] = {}
+    stats = Stats()
     for scan in scans:
+        stats.merge(scan.stats)
         for (name, value), count in scan.claims.items():
             claims.setdefault(name, Counter())[{True: "true", False: "false", None: "null"}[value]] += count
         for name, values in scan.provenance.items():
@@ -333,5 +337,6 @@ def _result(scans: Sequence[Scan], findings: Sequence[Finding], *, blocked: bool
             name: sorted(values, key=lambda v: (v is not None, v or ""))
             for name, values in sorted(provenance.items())
         },
+        stats=stats.to_json(),
         **more,
     )

@@ -21,6 +21,7 @@ from contracts.rules import BULK, ROW_CHECKS, RULES, Context, Thresholds
 from contracts.rules.registry import BulkCheck, SetCheck, Strength, finding
 from contracts.segments import FileDigest, digest_file, digest_shard
 from contracts.shard import METADATA_PREFIX, NAMES_KEY, SCHEMA_VERSION, arrow_schema
+from contracts.stats import Stats
 from contracts.tokens import Codec
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Scan:
     claims: Counter[tuple[str, bool | None]] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
     provenance: dict[str, set[str | None]] = field(default_factory=dict)
+    stats: Stats = field(default_factory=Stats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ def _scan_file(
                 for check in set_checks:
                     check.add(context, first, frame)
             _count(scan, frame)
+            scan.stats.add(scan.name, first, frame)
             first += table.num_rows
             if options.on_rows is not None:
                 options.on_rows(table.num_rows)
