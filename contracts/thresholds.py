@@ -77,8 +77,8 @@ class Thresholds:
 def load_thresholds(path: Path | str | None = None) -> Thresholds:
     """Return the thresholds of a TOML file, laid over the defaults; None gives the defaults.
 
-    That `[severity.*]` names rules, and weakens no fidelity rule, is checked by the audit, which knows the
-    rules (`contracts.rules.severities.check_severities`).
+    That `[caps]` and `[severity.*]` name rules, and weaken no fidelity rule, is checked by the audit, which
+    knows the rules (`contracts.rules.severities.check_severities`).
 
     Raises:
         ThresholdsError: the file is missing or no TOML, a key is unknown, a value has the wrong type or is
@@ -146,15 +146,9 @@ def _checked(value: Any, default: Any, low: float | None, high: float | None, pa
 
 
 def _caps(given: Any, path: Path) -> dict[str, float]:
-    known = _defaults()["caps"]
     if not isinstance(given, dict):
-        raise _refused(path, "caps", "it is no table", f"write [caps] and below it {', '.join(known)}")
-    for key in given:
-        if key not in known:
-            raise _refused(
-                path, f"caps.{key}", "no such rate is counted", f"the rates are {', '.join(known)}"
-            )
-    return {key: _checked(value, known[key], 0, 1, path, f"caps.{key}") for key, value in given.items()}
+        raise _refused(path, "caps", "it is no table", "write [caps], and below it rule or verdict = share")
+    return {key: _checked(value, 1.0, 0, 1, path, f"caps.{key}") for key, value in given.items()}
 
 
 def _severities(given: Any, path: Path) -> dict[Profile, dict[str, Severity | None]]:

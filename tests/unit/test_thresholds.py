@@ -31,12 +31,12 @@ def test_every_value_of_the_file_is_told_in_a_comment() -> None:
 def test_a_file_is_laid_over_the_defaults(tmp_path: Path) -> None:
     text = (
         "loop_tokens = 200\ncreated_after = 2025-01-01\n"
-        "[caps]\nlength = 0.5\n[severity.sft]\naborted = 'error'\n"
+        "[caps]\ncut-by-length = 0.5\n[severity.sft]\naborted = 'error'\n"
     )
     given = load_thresholds(written(tmp_path, text))
-    assert (given.loop_tokens, given.created_after, given.caps["length"]) == (200, "2025-01-01", 0.5)
+    assert (given.loop_tokens, given.created_after, given.caps["cut-by-length"]) == (200, "2025-01-01", 0.5)
     assert given.severities == {Profile.SFT: {"aborted": Severity.ERROR}}
-    assert given.caps["repetition"] == Thresholds().caps["repetition"], "a cap that was not named stays"
+    assert given.caps["lossy"] == Thresholds().caps["lossy"], "a cap that was not named stays"
     assert given.finish_reasons == Thresholds().finish_reasons
 
 
@@ -55,9 +55,8 @@ def test_the_whole_default_file_is_a_users_file_too() -> None:
         ("max_length = -1", "out of range"),
         ("finish_reasons = 'stop'", "list of texts"),
         ("created_after = 'yesterday'", "no day"),
-        ("[caps]\nlenght = 0.5", "lenght"),
         ("caps = 3", "table"),
-        ("[caps]\nlength = nan", "out of range"),
+        ("[caps]\nlossy = nan", "out of range"),
         ("[severity.drat]\naborted = 'error'", "drat"),
         ("[severity.draft]\naborted = 'fatal'", "fatal"),
         ("severity = 'error'", "severity"),
@@ -83,7 +82,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         "finish_reasons = ['stop']",
         "created_after = '2024-02-02'",
         "draft_coverage = 0.8",
-        "[caps]\nrepetition = 0.5",
+        "[caps]\nrepetition-loop = 0.5",
         "[severity.draft]\naborted = 'error'",
     ],
 )
@@ -118,6 +117,8 @@ def test_a_fidelity_rule_can_only_be_waived(tmp_path: Path, word: str) -> None:
     assert "--waive text-differs" in caught.value.remedy
     with pytest.raises(ThresholdsError, match="no rule is named"):
         audited(tmp_path, "[severity.draft]\ntext-difers = 'error'\n")
+    with pytest.raises(ThresholdsError, match="no rate is named `lenght`"):
+        audited(tmp_path, "[caps]\nlenght = 0.5\n")
 
 
 def test_a_fidelity_rule_can_be_made_stricter(tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+"""A chat template rendered as the engine renders it: what the prompt of a row must be.
+
+Place in the flow: beside the shard, under the prompt rules. Imports `contracts.given`; jinja2 in
+functions. The environment is that of transformers' `apply_chat_template`: sandboxed, blocks trimmed,
+loop controls, `raise_exception`, `strftime_now`, and a `tojson` that keeps characters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from contracts.given import Template
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class Unrenderable(ValueError):
+    """The template does not render these messages; the message says why."""
+
+
+def renderings(
+    template: Template,
+    messages: Messages,
+    tools: Sequence[Any] | None,
+    kwargs: Mapping[str, Any],
+    time: datetime | None = None,
+) -> Iterator[str]:
+    """Yield the texts that engines make of a prompt, each once, the usual one first.
+
+    They differ in whether a template is handed call arguments as objects or as the texts that they came as,
+    tools whole or as their functions only, and an empty content beside calls as "" or as none. `time` is what
+    templates that name the day are told.
+
+    Raises:
+        Unrenderable: no form of the messages can be rendered.
+    """
+    seen: set[str] = set()
+    failed = ""
+    whole = list(tools) if tools else None
+    bare = [tool.get("function", tool) for tool in whole if isinstance(tool, Mapping)] if whole else None
+    called = any(message.get("tool_calls") for message in messages)
+    forms = product(
+        (whole, bare) if bare != whole else (whole,), (True, False) if called else (True,), (True, False)
+    )
+    for declared, parsed, empty in forms:
+        if not empty and not called:
+            continue
+        try:
+            given = [_message(message, parsed, empty) for message in messages]
+            text = render(template, given, declared, kwargs, time)
+        except Unrenderable as error:
+            failed = failed or str(error)
+            continue
+        if text not in seen:
+            seen.add(text)
+            yield text
+    if not seen:
+        raise Unrenderable(failed)
+
+
+def render(
+    template: Template,
+    messages: Messages,
+    tools: Sequence[Any] | None,
+    kwargs: Mapping[str, Any],
+    time: datetime | None = None,
+) -> str:
+    """Render messages with the generation prompt.
+
+    Raises:
+        Unrenderable: the template does not compile, or refuses them.
+    """
+    compiled = _compiled(template.source)
+    given = {
+        **dict(template.tokens),
+        **kwargs,
+        "messages": messages,
+        "tools": tools,
+        "documents": None,
+        "add_generation_prompt": True,
+    }
+    given.setdefault("strftime_now", lambda form: (time or datetime.now()).strftime(form))
+    try:
+        return str(compiled.render(**given))
+    except Exception as error:  # a template is a program: it can fail in any way
+        raise Unrenderable(f"{type(error).__name__}: {str(error)[:200]}") from error
+
+
+@lru_cache(maxsize=8)
+def _compiled(source: str) -> Any:
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """The block `{% generation %}` marks what the assistant said; it renders as its body."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = refuse
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise Unrenderable(f"the template does not compile: {error}") from error
+
+
+def _message(message: Mapping[str, Any], parsed: bool, empty: bool) -> dict[str, Any]:
+    """Return a shard's message as an engine hands it to the template: no nulls, calls as a list."""
+    out = {name: value for name, value in message.items() if value is not None}
+    if "tool_calls" in out:
+        try:
+            calls = json.loads(out["tool_calls"])
+        except ValueError as error:
+            raise Unrenderable("tool calls are no JSON") from error
+        if not empty and not out.get("content"):
+            out["content"] = None
+        out["tool_calls"] = [_call(call, parsed) for call in calls] if isinstance(calls, list) else calls
+    return out
+
+
+def _call(call: Any, parsed: bool) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not parsed or not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
