@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from harness.commands import audit, bank, demo, diff, doctor, matrix, probe, serve, shell, verify
+from harness.commands import audit, bank, capture, demo, diff, doctor, matrix, probe, serve, shell, verify
 
 _EPILOG = """\b
 Exit codes: 0 all holds, 1 findings, 2 wrong use or a fault of the environment, 130 interrupted.
@@ -32,6 +32,7 @@ _COMMANDS = (
     doctor.doctor,
     serve.serve,
     probe.probe,
+    capture.capture,
     audit.audit,
     verify.verify,
     diff.diff,

@@ -211,6 +211,10 @@ class Client:
 
         return list(await asyncio.gather(*(one(request) for request in requests)))
 
+    async def get(self, path: str) -> bytes:
+        """Return the body of what the server answers to a GET; raises as `capture`."""
+        return await self._http.get(path)
+
     async def capabilities(self) -> Capabilities:
         """Find out by asking what the server can do.
 

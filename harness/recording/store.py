@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MANIFEST = "shards.json"
 FAILED = "failed.jsonl"
+DIVERGED = "turn-diverged"
+"""Why a conversation's later turns were not asked for, while its earlier ones are captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Store:
             JournalDamaged: see `harness.recording.journal`.
             ShardgateError: a shard that the manifest names is gone or has other bytes.
         """
-        self._folder = folder
+        self.folder = folder
         self._format = format_name
         self._limits = limits or Limits()
         self._journal = folder / "journal"
@@ -141,9 +143,15 @@ class Store:
         return tuple(self._failed.values())
 
     def forget_failures(self) -> int:
-        """Let every failure be asked again; returns how many. One that is not asked stays recorded."""
-        self.done.difference_update(one.item for one in self._failed.values())
-        return len(self._failed)
+        """Let failures be asked again; returns how many. One that is not asked stays recorded.
+
+        A conversation that ended early keeps its rows, and its missing turns as they are: asked again whole,
+        it would stand in the run twice.
+        """
+        kept = {one.item for one in self._failed.values() if one.reason == DIVERGED}
+        again = {one.item for one in self._failed.values()} - kept
+        self.done.difference_update(again)
+        return len(again)
 
     def commit(self, groups: Sequence[Group]) -> None:
         """Make groups lasting: when this returns, they are captured or failed for good.
@@ -186,7 +194,7 @@ class Store:
         if self._rows:
             size, digest = _measured(self._shards / name)
             self._manifest[self._number] = Shard(name, self._number, table.num_rows, size, digest)
-            replace_json(self._folder / MANIFEST, {"shards": [asdict(shard) for shard in self.shards]})
+            replace_json(self.folder / MANIFEST, {"shards": [asdict(shard) for shard in self.shards]})
         self._segment.close()
         self._path(self._number).unlink()
         sync_folder(self._journal)
@@ -195,7 +203,7 @@ class Store:
         """Write `failed.jsonl` anew: the rows that were no prompts, then the failures as they stand."""
         lines = [json.dumps(asdict(one), ensure_ascii=False) for one in (*bad_lines, *self.failed)]
         text = "".join(f"{line}\n" for line in lines)
-        replace_file(self._folder / FAILED, lambda handle: handle.write(text.encode("utf-8", "replace")))
+        replace_file(self.folder / FAILED, lambda handle: handle.write(text.encode("utf-8", "replace")))
 
     def close(self) -> None:
         """Close the files; what was committed stays."""

@@ -1,0 +1,298 @@
+"""One item of work: asked for turn by turn, retried, judged, and made into rows; or into failures.
+
+Place in the flow: under the runner. Imports `contracts`, `harness.capture`, `harness.client`, and pacing,
+prompts, rendering, rows and serving of this package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from contracts.formats import Format
+from contracts.records import Capture, Json, Judgement, Mode, Prompt, ServerFacts, Transport
+from contracts.shard import Row, ShardError, row_from_capture
+from contracts.tokens import Codec
+from harness.capture import constraint_of, derive_fields, judge_capture
+from harness.client import CaptureRequest
+from harness.recording.pacing import Pacer
+from harness.recording.prompts import Item, at_turn
+from harness.recording.rendering import CantRender, Renderer
+from harness.recording.rows import Failure, Group, sample_id
+from harness.recording.serving import Serving
+from harness.recording.store import DIVERGED
+from harness.wire_errors import (
+    ClientError,
+    HttpStatusError,
+    RequestRefused,
+    ServerGone,
+    ServerTimeout,
+)
+
+BUSY = frozenset({429, 503})
+PASSING = BUSY | {408, 409, 425, 500, 502, 504}
+"""Statuses that another try may not get; any other one is the server's last word on this request."""
+
+LONGEST_PAUSE = 60.0
+UNBOUNDED = 32_768
+"""Tokens that an answer without `max_tokens` is given time for, where the context's length is not known."""
+
+_WEIGHTS = re.compile(rb'"weight_version": ?"([^"\\]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long one request may take: `base` seconds and the asked tokens at `slowest` tokens a second.
+
+    `attempts` bounds the tries; the pause before the n-th doubles from `pause` seconds, up to a minute.
+    """
+
+    base: float = 120.0
+    slowest: float = 5.0
+    attempts: int = 5
+    pause: float = 0.5
+
+    def deadline(self, prompt: Prompt, facts: ServerFacts) -> float:
+        """Return the seconds that a request of this prompt may take."""
+        asked = prompt.sampling.get("max_completion_tokens") or prompt.sampling.get("max_tokens")
+        known = facts.flags.get("context_length")
+        tokens = asked or (known if isinstance(known, int) else None) or UNBOUNDED
+        return self.base + float(tokens) / self.slowest
+
+
+class Failed(Exception):
+    """A generation that can't be had: the reason in one word, in detail, and after how many tries."""
+
+    def __init__(self, reason: str, detail: str, attempts: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+        self.attempts = attempts
+
+
+Seen = Callable[[int, Capture, Judgement], None]
+
+
+class Maker:
+    """Makes items into groups. `seen` is called with each judged answer, `retried` with each retry."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        pacer: Pacer,
+        *,
+        codec: Codec,
+        fmt: Format,
+        renderer: Renderer | None,
+        source: str,
+        patience: Patience,
+        logprobs: bool,
+        seen: Seen,
+        retried: Callable[[str], None],
+    ) -> None:
+        self._serving = serving
+        self._pacer = pacer
+        self._codec = codec
+        self._format = fmt
+        self._renderer = renderer
+        self._source = source
+        self._patience = patience
+        self._logprobs = logprobs
+        self._seen = seen
+        self._retried = retried
+        self._jitter = random.Random()
+
+    async def make(self, item: Item, number: int) -> Group:
+        """Generate an item's turns in order; `number` is its place in the order of asking.
+
+        A turn that fails takes the conversation with it: its rows would have holes. A turn that made the
+        source's next messages meaningless (it called no tool where a tool's result follows, say) ends it.
+        """
+        task = item.task
+        source = [*task.prompt.messages]
+        history: list[Any] = source[: task.cuts[0]]
+        rows: list[Row] = []
+        for place, cut in enumerate(task.cuts):
+            prompt = replace(
+                at_turn(task.prompt, tuple(history)),
+                thinking_mode=self._format.asked(task.prompt.template_kwargs),
+            )
+            try:
+                capture, judgement = await self._answer(prompt, item, number)
+                rows.append(self._row(item, capture, judgement, rows))
+            except Failed as failed:
+                return Group((), self._failures(item, task.cuts, failed))
+            if place + 1 < len(task.cuts):
+                following = source[cut + 1 : task.cuts[place + 1]]
+                answer = _message(capture)
+                fitting = _fitted(answer, following)
+                if fitting is None:
+                    why = Failed(DIVERGED, f"what follows turn {place} does not answer it", 0)
+                    return Group(tuple(rows), self._failures(item, task.cuts[place + 1 :], why))
+                history += [answer, *fitting]
+        return Group(tuple(rows))
+
+    async def _answer(self, prompt: Prompt, item: Item, number: int) -> tuple[Capture, Judgement]:
+        capture = await self._captured(self._request(prompt, item), prompt)
+        extra: tuple[Any, ...] = ()
+        if capture.transport is Transport.GENERATE:
+            capture, extra = derive_fields(capture, codec=self._codec, fmt=self._format)
+        judgement = judge_capture(capture, codec=self._codec, fmt=self._format, extra=extra)
+        self._seen(number, capture, judgement)
+        return capture, judgement
+
+    def _request(self, prompt: Prompt, item: Item) -> CaptureRequest:
+        if self._renderer is None:
+            mode = Mode.TOOLS if prompt.tools else Mode.REASONING
+            return CaptureRequest(
+                prompt, mode, Transport.CHAT, sample_index=item.sample_index, logprobs=self._logprobs
+            )
+        try:
+            ids = self._renderer.ids(prompt)
+        except CantRender as error:
+            raise Failed("template-refused", error.why, 0) from error
+        return CaptureRequest(
+            prompt,
+            Mode.RAW,
+            Transport.GENERATE,
+            prompt_token_ids=ids,
+            sample_index=item.sample_index,
+            logprobs=self._logprobs,
+        )
+
+    async def _captured(self, request: CaptureRequest, prompt: Prompt) -> Capture:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._asked(request, prompt, attempt)
+            except Failed as failed:
+                if failed.attempts or attempt >= self._patience.attempts:
+                    raise Failed(failed.reason, failed.detail, attempt) from failed
+                self._retried(failed.reason)
+            except _NotCounted as away:
+                attempt -= 1
+                self._retried(str(away))
+                continue
+            pause = min(LONGEST_PAUSE, self._patience.pause * 2 ** (attempt - 1))
+            await asyncio.sleep(pause * self._jitter.uniform(0.5, 1.5))
+
+    async def _asked(self, request: CaptureRequest, prompt: Prompt, attempt: int) -> Capture:
+        """Ask once. `Failed` with its `attempts` set is final, without it another try may do."""
+        serving, sent = self._serving, time.monotonic()
+        generation = serving.generation
+        allowed = self._patience.deadline(prompt, serving.client.facts)
+        try:
+            async with asyncio.timeout(allowed):
+                capture = await serving.client.capture_one(request)
+        except (TimeoutError, ServerTimeout) as error:
+            self._pacer.refused(sent)
+            if await serving.recover(generation):
+                raise _NotCounted("server-away") from error
+            raise Failed("timeout", f"no whole answer within {allowed:.0f} s", 0) from error
+        except ServerGone as error:
+            if await serving.recover(generation):
+                raise _NotCounted("server-away") from error
+            raise Failed("connection-cut", error.why or error.what, 0) from error
+        except HttpStatusError as error:
+            if error.status in BUSY:
+                self._pacer.refused(sent)
+            final = 0 if error.status in PASSING else attempt
+            raise Failed(f"status-{error.status}", error.why, final) from error
+        except RequestRefused as error:
+            raise Failed("not-askable", f"{error.what} {error.why}".strip(), attempt) from error
+        except ClientError as error:
+            raise Failed("answer-malformed", f"{error.what} {error.why}".strip(), 0) from error
+        if capture.finish_reason == "abort":
+            raise Failed("aborted", "the server aborted the request", 0)
+        self._pacer.answered(sent, len(capture.response_token_ids or ()))
+        return self._with_weights(capture)
+
+    def _with_weights(self, capture: Capture) -> Capture:
+        """Have the row name the weights that made it: an update may come at any time in a run."""
+        found = _WEIGHTS.findall(capture.response_body)
+        told = found[-1].decode("utf-8", "replace") if found else None
+        if told is None or told == capture.server.weight_version:
+            return capture
+        return replace(capture, server=replace(capture.server, weight_version=told))
+
+    def _row(self, item: Item, capture: Capture, judgement: Judgement, earlier: Sequence[Row]) -> Row:
+        task = item.task
+        try:
+            return row_from_capture(
+                capture,
+                judgement,
+                sample_id=sample_id(item.name, capture.prompt.turn_index),
+                source_dataset=self._source,
+                source_row_index=task.row,
+                parent_sample_id=earlier[-1]["sample_id"] if earlier else None,
+                constraint=constraint_of(capture),
+            )
+        except ShardError as error:
+            ids = capture.response_token_ids is None or capture.prompt_token_ids is None
+            raise Failed("ids-missing" if ids else "no-row", error.why or error.what, 1) from error
+
+    def _failures(self, item: Item, cuts: Sequence[int], why: Failed) -> tuple[Failure, ...]:
+        task = item.task
+        return tuple(
+            Failure(
+                item=item.name,
+                turn_index=turns_before(task.prompt, cut),
+                reason=why.reason,
+                detail=why.detail[:500],
+                prompt=task.prompt.name,
+                source_row_index=task.row,
+                sample_index=item.sample_index,
+                attempts=why.attempts,
+                at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            for cut in cuts
+        )
+
+
+class _NotCounted(Exception):
+    """A try that a dead server took with it: no fault of the request."""
+
+
+def turns_before(prompt: Prompt, cut: int) -> int:
+    """Return how many assistant turns stand before a cut."""
+    return sum(message["role"] == "assistant" for message in prompt.messages[:cut])
+
+
+def _message(capture: Capture) -> dict[str, Json]:
+    """Return an answer as the assistant's message of the history that the next turn is asked with."""
+    fields = capture.fields
+    message: dict[str, Json] = {"role": "assistant", "content": fields.content or ""}
+    if fields.reasoning_content:
+        message["reasoning_content"] = fields.reasoning_content
+    if fields.tool_calls:
+        calls = json.loads(fields.tool_calls)
+        message["tool_calls"] = [
+            {key: value for key, value in call.items() if key != "index"} for call in calls
+        ]
+    return message
+
+
+def _fitted(answer: dict[str, Json], following: Sequence[Any]) -> list[Any] | None:
+    """Return the source's next messages, tool results under the ids of the calls that were really made.
+
+    None where results and calls are not as many: the results would answer nothing.
+    """
+    calls = answer.get("tool_calls") or []
+    results = 0
+    while results < len(following) and following[results]["role"] == "tool":
+        results += 1
+    if results != len(calls):
+        return None
+    told = [
+        {**message, "tool_call_id": call.get("id")}
+        for message, call in zip(following[:results], calls, strict=True)
+    ]
+    return [*told, *following[results:]]
