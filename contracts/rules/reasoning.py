@@ -71,6 +71,8 @@ def reasoning_empty(ctx: Context) -> pl.Expr:
     """Hold where a parsed response in thinking mode has reasoning, or was cut before any."""
     import polars as pl
 
+    if ctx.format is not None and not ctx.format.thinks:
+        return pl.lit(True)
     raw = pl.col("sampling_params").str.contains('"mode":"raw"', literal=True)
     empty = pl.col("reasoning_content").fill_null("").str.strip_chars() == ""
     return raw | (pl.col("thinking_mode") == "instant") | ~empty
