@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from contracts.framing import Framing
 from contracts.layouts import Parts, Piece
-from contracts.records import Fields, Json, SegmentKind
+from contracts.records import Fields, Json, Mode, SegmentKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,8 @@ def rebuild(fields: Fields, framing: Framing) -> Rebuilt:
         closed=closed,
         opened=framing.opener_generated,
     )
-    pieces = fmt.layout.pieces(fmt, parts)
+    # Without any parser the content is the whole text, the family's frames included.
+    raw = framing.mode is Mode.RAW
+    pieces = [(SegmentKind.CONTENT, content)] if raw else fmt.layout.pieces(fmt, parts)
     pieces.extend(end)
     return Rebuilt(tuple(piece for piece in pieces if piece[1]), calls, fault)
