@@ -18,11 +18,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+    from contracts.segments import FileDigest
 
 MODULUS = 1 << 256
 
@@ -195,3 +198,24 @@ class Summary:
 
 def _counts(values: Any) -> Mapping[str, int]:
     return {entry["values"]: entry["counts"] for entry in values.value_counts().to_pylist()}
+
+
+def file_rows(path: Path, digest: FileDigest | None = None) -> RowSet:
+    """Return the count and the digest of a parquet file's rows, row group by row group.
+
+    With `digest`, only bytes that are the certified ones are read.
+
+    Raises:
+        AlteredBytes: they are not.
+        OSError, pyarrow.ArrowException: the file can't be read.
+    """
+    import pyarrow.parquet as pq
+
+    from contracts.segments import VerifiedFile
+
+    found = RowSet()
+    source = path.open("rb") if digest is None else VerifiedFile(path, digest.size, digest.segments)
+    with source, pq.ParquetFile(source) as parquet:
+        for index in range(parquet.num_row_groups):
+            found = found + row_set(parquet.read_row_group(index, use_threads=False))
+    return found

@@ -8,7 +8,14 @@ jsonschema inside functions. Its form is `certificate.schema.json`, beside this 
         CertificateAltered     it can't be read, has not the form, or is not what was signed off
         ShardMissing           a shard that it names is gone
         ShardAltered           a shard's bytes are not the certified ones
-        ShardUncertified       a parquet file lies beside the certified ones that it does not name
+        ShardUncertified       a file of their kind lies beside the certified ones that it does not name
+        QuarantineMissing      quarantined rows or their findings are gone: not every row is accounted for
+        QuarantineAltered      they are not what they were
+        SourceMissing          a source, asked for, is not where it was
+        SourceAltered          a source is not the one that the rows came from
+        RowsDiffer             the rows are not those that the certificate accounts for
+        SignatureMissing       a public key was given, and the certificate is not signed
+        SignatureWrong         the signature is not one of that key over this certificate
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -51,7 +58,35 @@ class ShardAltered(CertificateError):
 
 
 class ShardUncertified(CertificateError):
-    """A parquet file lies among the certified ones without being certified."""
+    """A file of their kind lies among the certified ones without being certified."""
+
+
+class QuarantineMissing(CertificateError):
+    """Quarantined rows, or the findings that sent them there, are gone."""
+
+
+class QuarantineAltered(CertificateError):
+    """Quarantined rows or their findings were changed."""
+
+
+class SourceMissing(CertificateError):
+    """A source of the set is not where it was."""
+
+
+class SourceAltered(CertificateError):
+    """A source of the set is no longer the one that its rows came from."""
+
+
+class RowsDiffer(CertificateError):
+    """The rows of the files are not the ones that the certificate accounts for."""
+
+
+class SignatureMissing(CertificateError):
+    """A signature was asked for, and there is none."""
+
+
+class SignatureWrong(CertificateError):
+    """The signature is of another key, of another certificate, or none at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +100,22 @@ class CertifiedShard:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate that was read and found whole. `statement` is the JSON as it stands."""
+    """A certificate that was read and found whole: the file's bytes, and `statement`, the JSON in them."""
 
     path: Path
     shards: tuple[CertifiedShard, ...]
     statement: Mapping[str, Any]
+    raw: bytes = field(default=b"", repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """Return the SHA-256 (hex) of the certificate's file, by which others name it."""
+        return hashlib.sha256(self.raw).hexdigest()
+
+    @property
+    def holds(self) -> str:
+        """Return what the subjects are: `shards`, or a trainer's own files (`export`)."""
+        return str(self.predicate.get("holds", "shards"))
 
     @property
     def folder(self) -> Path:
@@ -86,7 +132,8 @@ class Certificate:
         """Return every file that the certificate speaks of: shards, sources, bystanders, quarantine."""
         predicate = self.predicate
         named = {entry["name"] for key in ("sources", "quarantine") for entry in predicate[key]}
-        return {shard.name for shard in self.shards} | named | set(predicate["bystanders"])
+        findings = {entry["findings"]["name"] for entry in predicate["quarantine"] if "findings" in entry}
+        return {shard.name for shard in self.shards} | named | findings | set(predicate["bystanders"])
 
     def path_of(self, shard: CertifiedShard) -> Path:
         """Return where a shard lies."""
@@ -168,7 +215,8 @@ def read_certificate(path: Path | str) -> Certificate:
             remedy=f"give that folder, or its {FILE_NAME}; where there is none, {_ISSUE_ANEW}",
         )
     try:
-        whole = json.loads(file.read_bytes())
+        raw = file.read_bytes()
+        whole = json.loads(raw, object_pairs_hook=_object)
     except (ValueError, OSError, RecursionError) as error:
         raise _altered(file, f"it can't be read: {error}") from error
     if told := faults(whole):
@@ -189,7 +237,15 @@ def read_certificate(path: Path | str) -> Certificate:
         raise _altered(file, "subjects and shards are not the same")
     if miscount := _miscounted(whole["predicate"]):
         raise _altered(file, miscount)
-    return Certificate(file, tuple(shards), whole)
+    return Certificate(file, tuple(shards), whole, raw)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object; a key that is there twice would be read one way here and another elsewhere."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice in one object")
+    return found
 
 
 def _gaps(entry: Mapping[str, Any]) -> str | None:
@@ -212,6 +268,12 @@ def _miscounted(predicate: Mapping[str, Any]) -> str | None:
     for name in ("rows", "certified", "quarantined"):
         if derivation is None and counts[name] != sum(source[name] for source in sources):
             return f"it counts {counts[name]} {name}, its sources have another number"
+    for source in sources:
+        told = source.get("accounted", {"by": "file"})
+        if told["by"] == "rows" and (
+            int(told["certified"], 16) + int(told["quarantined"], 16) - int(told["input"], 16)
+        ) % (1 << 256):
+            return f"the digests of the rows of {source['name']} do not add up"
     if counts["rows"] != counts["certified"] + counts["quarantined"]:
         return "not every row is certified or quarantined"
     if counts["certified"] != sum(shard["rows"] for shard in predicate["shards"]):

@@ -1,32 +1,35 @@
 """Certifying: good rows kept or rewritten, bad rows quarantined with their findings, the certificate last.
 
-Place in the flow: the audit's writing half. Imports certificate, scan, segments and shard of `contracts`;
-pyarrow while it runs.
+Place in the flow: the audit's writing half. Imports accounting, certificate, derive, held, layout, scan,
+segments and shard of `contracts`; pyarrow while it runs.
 
     DIR/certificate.json         written last: until then nothing is certified
     DIR/certified/NAME.parquet   the good rows of a shard that also had bad ones, in order
     DIR/quarantine/NAME.parquet  the bad rows as they were, and NAME.findings.jsonl with what sent them there
 
-A shard without bad rows is certified where it lies. Every file is written beside and renamed, so that an
-interruption leaves the old state or the new one; what an interrupted run left is replaced by the next.
+A shard without bad rows is certified where it lies. Of any other the rows are read back from what was
+written, and their digests must add up to those of the rows that went in (`contracts.accounting`). Every file
+is written beside and renamed, so that an interruption leaves the old state or the new one; what such a
+run left is replaced by the next.
 """
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contracts.accounting import RowSet, file_rows, row_set
 from contracts.certificate import FILE_NAME, CertifiedShard, faults, read_certificate, statement
+from contracts.derive import package_version, user_name
 from contracts.errors import ShardgateError
+from contracts.held import folder_held
+from contracts.layout import CERTIFIED, QUARANTINE, parquet_beside, relative
 from contracts.records import Finding, Severity
 from contracts.scan import Scan
 from contracts.segments import VerifiedFile, digest_shard, file_sha256
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
 
     from contracts.run import AuditResult
 
-CERTIFIED, QUARANTINE = "certified", "quarantine"
 SOURCE_KEY = f"{METADATA_PREFIX}rows_of"
 """Metadata key of a file that certifying wrote: the SHA-256 of the shard that its rows come from."""
 
@@ -65,7 +67,21 @@ def certify(
 
     Raises:
         CertifyError: the folder holds another certificate, or a parquet file that was not audited.
+        FolderHeld: another process is certifying into it.
     """
+    with folder_held(folder):
+        return _certify(folder, result, scans, findings, blocked=blocked, checked_by=checked_by)
+
+
+def _certify(
+    folder: Path,
+    result: AuditResult,
+    scans: Sequence[Scan],
+    findings: Sequence[Finding],
+    *,
+    blocked: bool,
+    checked_by: str | None,
+) -> AuditResult:
     names = _names(scans)
     reason = _why_not(result, blocked)
     existing = folder / FILE_NAME
@@ -76,18 +92,18 @@ def certify(
     if not reason:
         _refuse_strangers(folder, scans)
     _clear_leftovers(folder)
-    shards, quarantine = [], []
-    for scan in scans:
-        outcome = _write_shard(
-            folder, scan, names[scan.name], findings, nothing=bool(reason), blocked=blocked
-        )
-        shards.extend(outcome[0])
-        quarantine.extend(outcome[1])
+    written = [
+        _write_shard(folder, scan, names[scan.name], findings, nothing=bool(reason), blocked=blocked)
+        for scan in scans
+    ]
     if reason:
         return replace(result, note=reason)
-    predicate = _predicate(folder, result, scans, quarantine)
+    shards = [shard for part in written for shard in part.shards]
+    predicate = _predicate(folder, result, scans, [entry for part in written for entry in part.quarantine])
+    for source, part in zip(predicate["sources"], written, strict=True):
+        source["accounted"] = part.accounted
     predicate["checkedAt"] = datetime.now(UTC).isoformat(timespec="seconds")
-    predicate["checkedBy"] = checked_by or _user()
+    predicate["checkedBy"] = checked_by or user_name()
     whole = statement(shards, predicate)
     if told := faults(whole):
         raise AssertionError(f"the certificate breaks its own schema: {told[0]}")
@@ -105,13 +121,6 @@ def _why_not(result: AuditResult, blocked: bool) -> str:
     return ""
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
-
-
 def _names(scans: Sequence[Scan]) -> dict[str, str]:
     """Give each shard a file stem of its own, in order."""
     taken: set[str] = set()
@@ -124,31 +133,6 @@ def _names(scans: Sequence[Scan]) -> dict[str, str]:
         taken.add(name)
         out[scan.name] = name
     return out
-
-
-SHARD_SUFFIXES = (".parquet", ".parq", ".pq")
-"""What a reader of a folder takes for a shard, in any case."""
-
-
-def _relative(folder: Path, path: Path) -> str:
-    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
-
-
-def parquet_beside(folder: Path, others: Iterable[Path] = ()) -> set[Path]:
-    """Return the parquet files that lie where shards of a set lie, quarantine apart.
-
-    That is the set's folder itself, its `shards/` and `certified/`, and the other folders given. Deeper
-    folders are sets of their own.
-    """
-    root = folder.resolve()
-    places = {root, root / "shards", root / CERTIFIED, *(other.resolve() for other in others)}
-    places.discard(root / QUARANTINE)
-    return {
-        path
-        for place in places
-        for path in place.glob("*")
-        if path.suffix.lower() in SHARD_SUFFIXES and not path.name.startswith(".")
-    }
 
 
 def _refuse_strangers(folder: Path, scans: Sequence[Scan]) -> None:
@@ -202,7 +186,10 @@ def _same_or_refuse(folder: Path, result: AuditResult, scans: Sequence[Scan]) ->
     old = existing.predicate
     wanted = _predicate(folder, result, scans, [])
     for key in ("contract", "counts", "sources", "verdicts", "claims", "losses", "waivers", "provenance"):
-        if old[key] != wanted[key]:
+        before = old[key]
+        if key == "sources":
+            before = [{name: entry[name] for name in entry if name != "accounted"} for entry in before]
+        if before != wanted[key]:
             raise _other_certificate(existing.path, f"its `{key}` is not that of the shards given now")
     checked = verify(folder)
     if not checked.ok:
@@ -210,41 +197,81 @@ def _same_or_refuse(folder: Path, result: AuditResult, scans: Sequence[Scan]) ->
     return replace(result, certificate=str(existing.path), note="certified before, unchanged")
 
 
+@dataclass(slots=True)
+class _Written:
+    """What became of one shard: the certificate's entries for its certified and quarantined rows."""
+
+    shards: list[CertifiedShard] = field(default_factory=list)
+    quarantine: list[dict[str, Any]] = field(default_factory=list)
+    accounted: dict[str, Any] = field(default_factory=lambda: {"by": "file"})
+
+
 def _write_shard(
     folder: Path, scan: Scan, name: str, findings: Sequence[Finding], *, nothing: bool, blocked: bool
-) -> tuple[list[CertifiedShard], list[dict[str, Any]]]:
+) -> _Written:
     """Write one shard's good and bad rows. `nothing` certifies none; `blocked` quarantines none either."""
+    out = _Written()
     if blocked:
-        return [], []
+        return out
     mine = [found for found in findings if found.shard == scan.name]
     if not scan.bad and not scan.refused and scan.digest is not None:
-        kept = CertifiedShard(_relative(folder, scan.path), scan.rows, scan.digest)
-        return ([] if nothing else [kept]), []
+        kept = CertifiedShard(relative(folder, scan.path), scan.rows, scan.digest)
+        out.shards.extend([] if nothing else [kept])
+        return out
     bad_file = folder / QUARANTINE / f"{name}.parquet"
-    _write_findings(folder / QUARANTINE / f"{name}.findings.jsonl", scan, mine)
-    if scan.refused or scan.digest is None:
-        if not scan.path.is_file():
-            return [], []
+    told_file = folder / QUARANTINE / f"{name}.findings.jsonl"
+    _write_findings(told_file, scan, mine)
+    whole = scan.refused or scan.digest is None
+    if whole and not scan.path.is_file():
+        return out
+    if whole:
         _copy(scan.path, bad_file)
-        entry = {"name": _relative(folder, bad_file), "sha256": file_sha256(bad_file), "rows": scan.rows}
-        return [], [entry]
-    shards = []
+    else:
+        _write_bad_rows(folder, scan, name, bad_file, out)
+    entry = {"name": relative(folder, bad_file), "sha256": file_sha256(bad_file)}
+    told = {"name": relative(folder, told_file), "sha256": file_sha256(told_file)}
+    out.quarantine.append({**entry, "rows": scan.rows if whole else len(scan.bad), "findings": told})
+    return out
+
+
+def _write_bad_rows(folder: Path, scan: Scan, name: str, bad_file: Path, out: _Written) -> None:
+    """Part a shard's rows into good and bad ones; both are read back and must be what went in."""
+    certified, good_name = RowSet(), None
     if len(scan.bad) < scan.rows:
         good_file = folder / CERTIFIED / f"{name}.parquet"
         _write_rows(good_file, scan, lambda row: row not in scan.bad)
         digest = digest_shard(good_file)
-        shards.append(CertifiedShard(_relative(folder, good_file), digest.rows, digest))
-    _write_rows(bad_file, scan, lambda row: row in scan.bad)
-    entry = {"name": _relative(folder, bad_file), "sha256": file_sha256(bad_file), "rows": len(scan.bad)}
-    return shards, [entry]
+        certified, good_name = file_rows(good_file, digest), relative(folder, good_file)
+        out.shards.append(CertifiedShard(good_name, digest.rows, digest))
+    went_in = _write_rows(bad_file, scan, lambda row: row in scan.bad)
+    quarantined = file_rows(bad_file)
+    if certified + quarantined != went_in or quarantined.rows != len(scan.bad):
+        raise CertifyError(
+            "the rows that were written are not the ones that were read",
+            where=str(scan.path),
+            why=f"{went_in.rows} rows in, {certified.rows} certified and {quarantined.rows} quarantined out, "
+            "or a value was changed on the way",
+            remedy="check the disk, and tell the developers of shardgate; nothing was certified",
+        )
+    out.accounted = {
+        "by": "rows",
+        "input": went_in.hex,
+        "certified": certified.hex,
+        "quarantined": quarantined.hex,
+        "shard": good_name,
+        "quarantine": relative(folder, bad_file),
+    }
 
 
-def _write_rows(path: Path, scan: Scan, keep: Callable[[int], bool]) -> None:
-    """Write the rows to keep, read from the very bytes that were audited, row group by row group."""
+def _write_rows(path: Path, scan: Scan, keep: Callable[[int], bool]) -> RowSet:
+    """Write the rows to keep, row group by row group; returns what all rows of the shard were.
+
+    They are read from the very bytes that were audited.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    digest = scan.digest
+    digest, found = scan.digest, [RowSet()]
     assert digest is not None
 
     def write(target: Any) -> None:
@@ -257,6 +284,7 @@ def _write_rows(path: Path, scan: Scan, keep: Callable[[int], bool]) -> None:
             with pq.ParquetWriter(target, schema, compression="zstd", compression_level=1) as writer:
                 for index in range(parquet.num_row_groups):
                     table = parquet.read_row_group(index)
+                    found[0] = found[0] + row_set(table)
                     mask = pa.array([keep(first + offset) for offset in range(table.num_rows)], pa.bool_())
                     chosen = table.filter(mask)
                     first += table.num_rows
@@ -264,6 +292,7 @@ def _write_rows(path: Path, scan: Scan, keep: Callable[[int], bool]) -> None:
                         writer.write_table(chosen.replace_schema_metadata(schema.metadata))
 
     replace_file(path, write)
+    return found[0]
 
 
 def _marked(schema: pa.Schema, sha256: str) -> pa.Schema:
@@ -299,7 +328,7 @@ def _predicate(
     """Return all of the predicate but the shards, the date, the person and the seal."""
     sources = [
         {
-            "name": _relative(folder, scan.path),
+            "name": relative(folder, scan.path),
             "sha256": fate.sha256,
             "rows": fate.rows,
             "certified": fate.certified,
@@ -313,7 +342,7 @@ def _predicate(
     beside = (path for other in set(outside) for path in other.glob("*.parquet") if path not in audited)
     warned = Counter(f.rule for f in result.findings if f.severity is Severity.WARNING)
     return {
-        "version": _version(),
+        "version": package_version(),
         "statement": _CLAIM[result.strength] + (_SCRIPTED if result.profile == "test" else ""),
         "contract": {
             "name": result.contract,
@@ -324,7 +353,7 @@ def _predicate(
         "counts": {"rows": result.rows, "certified": result.certified, "quarantined": result.quarantined},
         "sources": sources,
         "quarantine": quarantine,
-        "bystanders": sorted(_relative(folder, path) for path in beside),
+        "bystanders": sorted(relative(folder, path) for path in beside),
         "verdicts": dict(result.verdicts),
         "claims": {name: dict(counts) for name, counts in result.claims.items()},
         "losses": dict(result.losses),
@@ -336,10 +365,3 @@ def _predicate(
         ],
         "provenance": {name: list(values) for name, values in result.provenance.items()},
     }
-
-
-def _version() -> str:
-    try:
-        return version("shardgate")
-    except PackageNotFoundError:
-        return "unknown"

@@ -165,7 +165,7 @@ def row_count(source: Certificate) -> int:
 def source_entry(folder: Path, source: Certificate) -> dict[str, Any]:
     """Return how a derived set names a source: path relative to itself, its certificate's SHA-256, rows."""
     name = Path(os.path.relpath(source.path.resolve(), folder.resolve())).as_posix()
-    return {"name": name, "sha256": file_sha256(source.path), "rows": row_count(source)}
+    return {"name": name, "sha256": source.sha256, "rows": row_count(source)}
 
 
 def _name(folder: Path, path: Path) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,8 @@ def _cuts(metadata: Any, size: int) -> list[tuple[int, int, int]]:
 class VerifiedFile(io.RawIOBase):
     """A read-only file that checks each segment against its digest before any byte of it is served.
 
-    It keeps the file open, and the last segment in memory: what was verified is what is read.
+    It keeps the file open, and the segment read last and the file's last one, a parquet file's footer, in
+    memory: what was verified is what is read.
     """
 
     def __init__(self, path: Path, size: int, segments: Sequence[Segment]) -> None:
@@ -132,9 +134,10 @@ class VerifiedFile(io.RawIOBase):
         self._path = path
         self._size = size
         self._segments = tuple(segments)
+        self._starts = [segment.offset for segment in self._segments]
         self._handle = path.open("rb")
         self._at = 0
-        self._cached: tuple[int, bytes] | None = None
+        self._cached: dict[int, bytes] = {}
 
     def readable(self) -> bool:
         """Return True."""
@@ -172,7 +175,11 @@ class VerifiedFile(io.RawIOBase):
         """
         end = self._size if size is None or size < 0 else min(self._size, self._at + size)
         parts = []
-        for index, segment in enumerate(self._segments):
+        first = bisect_right(self._starts, self._at) - 1
+        for index in range(max(first, 0), len(self._segments)):
+            segment = self._segments[index]
+            if segment.offset >= end:
+                break
             start = max(self._at, segment.offset)
             stop = min(end, segment.offset + segment.length)
             if start < stop:
@@ -183,8 +190,8 @@ class VerifiedFile(io.RawIOBase):
         return block
 
     def _segment(self, index: int) -> bytes:
-        if self._cached is not None and self._cached[0] == index:
-            return self._cached[1]
+        if index in self._cached:
+            return self._cached[index]
         segment = self._segments[index]
         self._handle.seek(segment.offset)
         block = self._handle.read(segment.length)
@@ -192,7 +199,9 @@ class VerifiedFile(io.RawIOBase):
             raise AlteredBytes(
                 f"{self._path}: bytes {segment.offset} to {segment.offset + segment.length} were altered"
             )
-        self._cached = (index, block)
+        last = len(self._segments) - 1
+        self._cached = {key: kept for key, kept in self._cached.items() if key == last}
+        self._cached[index] = block
         return block
 
     def close(self) -> None:

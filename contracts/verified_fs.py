@@ -12,12 +12,23 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSystemHandler, FileType
 
-from contracts.certificate import ShardAltered, ShardUncertified
+from contracts.certificate import ShardAltered, ShardMissing, ShardUncertified
 from contracts.segments import AlteredBytes, FileDigest, VerifiedFile
 
 
-class _Certified(VerifiedFile):
+class CertifiedFile(VerifiedFile):
     """A verified file that tells an altered segment in the loader's words."""
+
+    def __init__(self, path: Path, digest: FileDigest) -> None:
+        try:
+            super().__init__(path, digest.size, digest.segments)
+        except OSError as error:
+            raise ShardMissing(
+                "a certified shard can't be opened",
+                where=str(path),
+                why=error.strerror or str(error),
+                remedy="copy it back from where it was certified",
+            ) from error
 
     def read(self, size: int | None = -1, /) -> bytes:
         try:
@@ -71,7 +82,7 @@ class VerifiedFiles(FileSystemHandler):  # type: ignore[misc]
         digest = self._digests.get(path)
         if digest is None:
             raise ShardUncertified("a file that is not certified was asked for", where=path)
-        return pa.PythonFile(_Certified(Path(path), digest.size, digest.segments), mode="r")
+        return pa.PythonFile(CertifiedFile(Path(path), digest), mode="r")
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
         """Open a certified file for reading on."""
