@@ -16,9 +16,10 @@ from typing import Any
 
 from contracts.errors import ShardgateError
 from contracts.formats import FORMATS
-from contracts.given import Given
+from contracts.given import Given, Rates
 from contracts.records import Finding, Profile, Severity
-from contracts.rules import RULES, SET_CHECKS, Thresholds
+from contracts.rules import RULES, SET_CHECKS, Thresholds, own_rules
+from contracts.rules.rates import check_rates, checked_rules, counted
 from contracts.rules.registry import SetCheck, Strength, finding
 from contracts.rules.severities import check_severities
 from contracts.scan import Scan, ScanOptions, scan_shard
@@ -53,6 +54,7 @@ class AuditResult:
 
     rows = certified + quarantined. `verdicts`, `claims`, `losses` and `rates` are counts over all rows read;
     claims are keyed by name, then by `true`, `false` or `null`. `waived` counts findings by waived rule.
+    `measured` is what `contracts.given.write_rates` stores for a later audit to be held against.
     """
 
     rows: int
@@ -71,6 +73,7 @@ class AuditResult:
     provenance: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     waivers: Mapping[str, str] = field(default_factory=dict)
     waived: Mapping[str, int] = field(default_factory=dict)
+    measured: Rates | None = None
     stats: Mapping[str, Any] = field(default_factory=dict)
     certificate: str | None = None
     note: str = ""
@@ -127,6 +130,14 @@ def audit(
         options = ScanOptions(profile, codec, strength, thresholds, given, progress)
         scans.append(scan_shard(path, name, options, set_checks))
     findings = _collect(scans, set_checks, profile, strength, thresholds, codec is None)
+    measured = _measured(
+        scans, findings, checked_rules(profile, strength, thresholds, with_tokenizer=codec is not None)
+    )
+    told = [
+        finding(rule, profile, "", message, thresholds=thresholds)
+        for rule, _, _, _, message in check_rates(measured, thresholds, given.stored_rates)
+    ]
+    findings = [*(found for found in told if found), *findings]
     findings, waived = _waive(findings, waivers)
     _mark_bad(scans, findings)
     rates = Counter(found.rule for found in findings if found.severity is Severity.RATE)
@@ -142,6 +153,7 @@ def audit(
         rates=dict(sorted(rates.items())),
         waivers=waivers,
         waived=dict(sorted(waived.items())),
+        measured=measured,
     )
     if certify is None:
         return result
@@ -193,6 +205,7 @@ def fingerprint(
         str(arrow_schema(strength)),
         formats,
         (given or Given()).digests(),
+        sorted(own.sha256 for own in own_rules()),
     ]
     text = json.dumps(whole, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -253,6 +266,15 @@ def _collect(
         found,
         key=lambda f: (order.get(f.shard, -1), -1 if f.row is None else f.row, rank[f.rule], f.message),
     )
+
+
+def _measured(scans: Sequence[Scan], findings: Sequence[Finding], rules: Sequence[str]) -> Rates:
+    """Count the rows that broke each rule, over the shards that were read as such."""
+    read = {scan.name: scan for scan in scans if not scan.refused}
+    rows = {(found.rule, found.shard, found.row) for found in findings if found.shard in read}
+    broken = Counter(rule for rule, _, row in rows if row is not None)
+    verdicts = sum((scan.verdicts for scan in read.values()), Counter[str]())
+    return counted(rules, sum(scan.rows for scan in read.values()), broken, verdicts)
 
 
 def _waive(findings: list[Finding], waivers: Mapping[str, str]) -> tuple[list[Finding], Counter[str]]:

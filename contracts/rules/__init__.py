@@ -23,6 +23,7 @@ from contracts.rules import (
     tools,
     turns,
 )
+from contracts.rules.own import OwnRules, load_rules, own_rules, unload_rules
 from contracts.rules.registry import BULK, ROW_CHECKS, RULES, SET_CHECKS, Context, RuleSpec
 from contracts.thresholds import Thresholds
 
@@ -32,13 +33,16 @@ __all__ = [
     "RULES",
     "SET_CHECKS",
     "Context",
+    "OwnRules",
     "RuleSpec",
     "Thresholds",
     "arguments",
     "dataset",
     "fidelity",
     "files",
+    "load_rules",
     "mask",
+    "own_rules",
     "provenance",
     "quality",
     "rates",
@@ -49,4 +53,5 @@ __all__ = [
     "tokens",
     "tools",
     "turns",
+    "unload_rules",
 ]
