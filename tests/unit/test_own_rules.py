@@ -1,0 +1,82 @@
+"""A user's own rules from a file: loaded, covered by the fingerprint, and taken out again when they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts import audit, write_shard
+from contracts.rules import RULES, load_rules, own_rules, unload_rules
+from contracts.rules.own import RulesError
+from contracts.rules.registry import BULK, ROW_CHECKS, SET_CHECKS
+from contracts.run import fingerprint
+from fixtures.corruptions.rows import CLEAN, codec, rows_of
+
+FIVE_LINES = """import polars as pl
+from contracts.rules.registry import RuleSpec, bulk
+
+@bulk(RuleSpec("short", "content too short", "generate again", column="content", kind="quality"))
+def short(ctx):
+    return pl.col("content").str.len_bytes() >= 8
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    yield
+    for own in own_rules():
+        unload_rules(own)
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "my_rules.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_of_five_lines_is_a_rule(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "a.parquet", rows_of(CLEAN), format_name="kimi_k2")
+    before = fingerprint()
+    own = load_rules(written(tmp_path, FIVE_LINES))
+    assert own.rules == ("short",) and load_rules(own.path) == own, "the same file is loaded once"
+    assert {found.rule for found in audit([path], codec=codec()).findings} == {"short"}
+    changed = fingerprint()
+    unload_rules(own)
+    assert fingerprint() == before != changed and audit([path], codec=codec()).findings == ()
+
+
+def test_the_fingerprint_covers_the_code_of_the_rule(tmp_path: Path) -> None:
+    unload_rules(load_rules(written(tmp_path, FIVE_LINES)))
+    load_rules(written(tmp_path, FIVE_LINES))
+    first = fingerprint()
+    unload_rules(own_rules()[0])
+    load_rules(written(tmp_path, FIVE_LINES.replace(">= 8", ">= 9")))
+    assert fingerprint() != first
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "line"),
+    [
+        ("import polars as pl\n\nx = (", "SyntaxError", ", line 3"),
+        ("x = 1\nimport no_such_module", "no_such_module", ", line 2"),
+        ("x = 1", "declares no rule", ""),
+        (f"{FIVE_LINES}\nraise SystemError('no')", "no", ", line 8"),
+        (FIVE_LINES.replace('"short"', '"text-differs"'), "declared twice", ", line 4"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line_and_nothing_stays(
+    tmp_path: Path, text: str, told: str, line: str
+) -> None:
+    before = (dict(RULES), dict(BULK), list(ROW_CHECKS), list(SET_CHECKS))
+    with pytest.raises(RulesError) as caught:
+        load_rules(written(tmp_path, text))
+    assert told in f"{caught.value.what} {caught.value.why}"
+    assert caught.value.where == f"{tmp_path / 'my_rules.py'}{line}" and caught.value.remedy
+    assert (dict(RULES), dict(BULK), list(ROW_CHECKS), list(SET_CHECKS)) == before and own_rules() == ()
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RulesError, match="can't be read"):
+        load_rules(tmp_path / "none.py")
