@@ -90,13 +90,13 @@ class Status:
         rows, tokens = self.rates()
         left = self.total - self.done
         facts: dict[str, Any] = {
-            "done": self.done,
-            "total": self.total,
-            "message": f"{tokens:.0f} tokens/s, {rows:.1f} rows/s",
+            "message": f"{self.done}/{self.total}, {tokens:.0f} tokens/s, {rows:.1f} rows/s",
             "in flight": f"{self.in_flight}/{self.limit}",
         }
         if rows > 0 and left > 0:
-            facts["remaining"] = left / rows
+            # Counts too only now: without a rate, they would be read as one that began at zero.
+            facts |= {"done": self.done, "total": self.total, "remaining": left / rows}
+            facts["message"] = f"{tokens:.0f} tokens/s, {rows:.1f} rows/s"
         judged = self.verdicts.total()
         if judged:
             facts["verdicts"] = " ".join(
