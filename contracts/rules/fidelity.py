@@ -23,7 +23,7 @@ from contracts.records import (
     Severity,
     Verdict,
 )
-from contracts.rules.registry import Context, Hit, Row, RuleSpec, bulk, row_check
+from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, bulk, row_check
 from contracts.rules.structural import parse
 from contracts.sampling import GRAMMARS
 from contracts.tokens import Codec
@@ -89,6 +89,12 @@ def judge_row(row: Row, fmt: Format, codec: Codec) -> Judgement:
     )
 
 
+def _judged(batch: Batch, ctx: Context) -> pl.Series:
+    from contracts.rules.proven import not_proven
+
+    return not_proven(batch, ctx)
+
+
 @row_check(
     RuleSpec(
         "not-captured",
@@ -124,6 +130,7 @@ def judge_row(row: Row, fmt: Format, codec: Codec) -> Judgement:
         severities=_FIELDS_ARE_RATES,
         needs_tokenizer=True,
     ),
+    suspects=_judged,
 )
 def judged_again(row: Row, ctx: Context) -> Iterator[Hit]:
     """Judge the row and compare, claim by claim."""

@@ -148,6 +148,7 @@ def endpoint_mismatch(ctx: Context) -> pl.Expr:
         column="constraint",
         severities=off_for_test(),
     ),
+    reads=("constraint", "sampling_params", "tools"),
 )
 def sampling_bent(row: Row, ctx: Context) -> Iterator[Hit]:
     """Check the column `constraint`, and the request's own parameters for what it leaves out."""

@@ -28,7 +28,8 @@ _RATE_BUT_SFT: dict[Profile, Severity | None] = dict.fromkeys(
         "the template switch that was sent is not the one that the template reads, or says the other mode",
         "send the format's own switch in `chat_template_kwargs`; a wrong one is ignored silently",
         column="template_kwargs",
-    )
+    ),
+    reads=("template_kwargs", "thinking_mode"),
 )
 def template_switch(row: Row, ctx: Context) -> Iterator[Hit]:
     """Check the switch's name against the format's, and its value against the thinking mode."""

@@ -28,11 +28,14 @@ from contracts.tokens import Codec
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa
 
 Row = Mapping[str, Any]
 Kind = Literal["fidelity", "quality"]
 Scope = Literal["row", "file", "set"]
 Strength = Literal["token", "text"]
+Encode = Literal["all", "sample", "none"]
+"""Of which ordinary rows the text is encoded again; the others' claim `tokens` is taken as stored."""
 Hit = tuple[str, str | None, str]
 """What a row check yields: (rule id, column or None for the rule's own, message)."""
 
@@ -69,7 +72,8 @@ class RuleSpec:
 class Context:
     """What a check may know besides the rows: profile, format, tokenizer, thresholds, the file's own words.
 
-    `constants` is what the shard's metadata repeats. `codec` is None where no tokenizer was given.
+    `constants` is what the shard's metadata repeats. `codec` is None where no tokenizer was given. `encode`
+    says of which rows the text is encoded again; with `fast` False every check sees every row, as tests want.
     """
 
     profile: Profile
@@ -80,6 +84,8 @@ class Context:
     constants: Mapping[str, str | None] = field(default_factory=dict)
     thresholds: Thresholds = field(default_factory=Thresholds)
     given: Given = field(default_factory=Given)
+    encode: Encode = "all"
+    fast: bool = True
 
     def ids_of(self, texts: Iterable[str]) -> list[int]:
         """Return the ids of those texts that are single marker tokens of the tokenizer."""
@@ -124,9 +130,32 @@ class SetCheck(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some rows of a shard in both forms, without a copy: an Arrow table, and a polars frame over it.
+
+    `made` keeps what several checks need of these rows, by name (`contracts.columns`).
+    """
+
+    table: pa.Table
+    frame: pl.DataFrame
+    made: dict[str, Any] = field(default_factory=dict)
+
+
+RowCheck = Callable[[Row, Context], Iterable[Hit]]
+Suspects = Callable[[Batch, Context], "pl.Series"]
+"""Which rows of a batch a row check must look at: Boolean, null counts as true.
+
+It may leave out only rows in which the check finds nothing.
+"""
+
 RULES: dict[str, RuleSpec] = {}
 BULK: dict[str, BulkCheck] = {}
-ROW_CHECKS: list[Callable[[Row, Context], Iterable[Hit]]] = []
+ROW_CHECKS: list[RowCheck] = []
+SUSPECTS: dict[RowCheck, Suspects] = {}
+"""The row checks that need not look at every row."""
+DISTINCT: dict[RowCheck, tuple[str, ...]] = {}
+"""The row checks that read these columns only: each distinct combination of values is checked once."""
 SET_CHECKS: list[Callable[[], SetCheck]] = []
 
 
@@ -158,13 +187,22 @@ def bulk(
 
 
 def row_check(
-    *specs: RuleSpec,
-) -> Callable[[Callable[[Row, Context], Iterable[Hit]]], Callable[[Row, Context], Iterable[Hit]]]:
-    """Declare rules that one function checks row by row, yielding a hit per broken rule."""
+    *specs: RuleSpec, suspects: Suspects | None = None, reads: tuple[str, ...] = ()
+) -> Callable[[RowCheck], RowCheck]:
+    """Declare rules that one function checks row by row, yielding a hit per broken rule.
+
+    Without more it is called for every row, which is slow. `suspects` says which rows of a batch it must
+    look at. `reads` names all columns that it reads, where these hold few distinct values: it is called once
+    for each combination of them.
+    """
     declare(*specs)
 
-    def tie(check: Callable[[Row, Context], Iterable[Hit]]) -> Callable[[Row, Context], Iterable[Hit]]:
+    def tie(check: RowCheck) -> RowCheck:
         ROW_CHECKS.append(check)
+        if suspects is not None:
+            SUSPECTS[check] = suspects
+        if reads:
+            DISTINCT[check] = reads
         return check
 
     return tie

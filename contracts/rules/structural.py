@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from contracts.records import Mode, ThinkingMode, Transport, Verdict
-from contracts.rules.registry import Context, Hit, Row, RuleSpec, bulk, row_check
+from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, bulk, row_check
 
 if TYPE_CHECKING:
     import polars as pl
@@ -185,15 +185,10 @@ def _unknown_values(ctx: Context) -> pl.Expr:
         _FIX_EXPORT,
         report="SpecForge#429, axolotl#3136",
     ),
-    RuleSpec(
-        "media-unsupported",
-        "the conversation holds images or other media",
-        "leave conversations with media out: engine placeholders break token ids and ranges",
-        column="messages",
-    ),
+    reads=("tools", "template_kwargs", "sampling_params", "constraint"),
 )
 def json_columns(row: Row, ctx: Context) -> Iterator[Hit]:
-    """Check that tools are a list of functions, parameters objects, and no content is a list of parts."""
+    """Check that tools are a list of functions, and the parameters objects."""
     for column, kind in (
         ("tools", list),
         ("template_kwargs", dict),
@@ -211,13 +206,43 @@ def json_columns(row: Row, ctx: Context) -> Iterator[Hit]:
         elif column == "sampling_params" and isinstance(value, dict) and value.get("mode") not in set(Mode):
             told = f"sampling_params must tell the `mode` ({', '.join(Mode)}): {value.get('mode')!r}"
             yield "column-not-json", column, told
+
+
+def _with_media(batch: Batch, ctx: Context) -> pl.Series:
+    import numpy as np
+    import polars as pl
+
+    from contracts.columns import ids_of, rows_with
+
+    parts = pl.element().struct.field("content").str.starts_with("[{").fill_null(False)
+    found = batch.frame.select(pl.col("messages").list.eval(parts).list.any().fill_null(False)).to_series()
+    media = ctx.ids_of(ctx.thresholds.media_tokens)
+    if media:
+        values, offsets = ids_of(batch, "prompt_token_ids")
+        found = found | pl.Series(rows_with(np.isin(values, media), offsets))
+    return found
+
+
+@row_check(
+    RuleSpec(
+        "media-unsupported",
+        "the conversation holds images or other media",
+        "leave conversations with media out: engine placeholders break token ids and ranges",
+        column="messages",
+    ),
+    suspects=_with_media,
+)
+def media(row: Row, ctx: Context) -> Iterator[Hit]:
+    """Check that no content is a list of parts, and that the prompt holds no placeholder."""
     for index, message in enumerate(row["messages"] or ()):
         content = (message or {}).get("content") or ""
         if content.startswith("[{") and (kinds := _media_kinds(content)):
             yield "media-unsupported", None, f"message {index} holds parts of type {', '.join(kinds)}"
-    media = set(ctx.ids_of(ctx.thresholds.media_tokens))
+    tokens = set(ctx.ids_of(ctx.thresholds.media_tokens))
     found = (
-        next((i for i, t in enumerate(row["prompt_token_ids"] or ()) if t in media), None) if media else None
+        next((i for i, t in enumerate(row["prompt_token_ids"] or ()) if t in tokens), None)
+        if tokens
+        else None
     )
     if found is not None:
         yield "media-unsupported", "prompt_token_ids", f"the prompt has a media placeholder at token {found}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from contracts.digests import content_sha256, prompt_sha256
 from contracts.framing import prompt_tail
 from contracts.records import ThinkingMode
-from contracts.rules.registry import Context, Hit, Row, RuleSpec, bulk, row_check
+from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, bulk, row_check
 from contracts.tokens import UndecodableToken
 
 if TYPE_CHECKING:
@@ -141,10 +141,8 @@ def end_token(ctx: Context) -> pl.Expr:
 
     ends, response = _ends(ctx), _ids(_LISTS[1])
     last = response.list.last()
-    body = response.list.head(pl.max_horizontal(response.list.len().cast(pl.Int64) - 1, pl.lit(0)))
-    before = pl.lit(False)
-    for end in ends:
-        before = before | body.list.contains(end)
+    inside = pl.sum_horizontal([pl.lit(0), *(response.list.count_matches(end) for end in ends)])
+    before = inside > last.is_in(ends).fill_null(False).cast(pl.Int64)
     matched = _ids("matched_stop").str.strip_chars().str.to_integer(strict=False)
     finished = _ids("finish_reason").is_in(["stop", "tool_calls"])
     has_stop_string = _ids("sampling_params").str.contains(r'"stop(_regex)?":')
@@ -243,6 +241,20 @@ def logprobs_bad(ctx: Context) -> pl.Expr:
     ).fill_null(False)
 
 
+def _odd_prompts(batch: Batch, ctx: Context) -> pl.Series:
+    from contracts.rules.prompts import odd_prompts
+
+    return odd_prompts(batch, ctx)
+
+
+def _odd_digests(batch: Batch, ctx: Context) -> pl.Series:
+    import polars as pl
+
+    from contracts.batch_digests import digests_differ
+
+    return pl.Series(digests_differ(batch), dtype=pl.Boolean)
+
+
 @row_check(
     RuleSpec(
         "prompt-tail",
@@ -262,6 +274,7 @@ def logprobs_bad(ctx: Context) -> pl.Expr:
         strengths=("token",),
         needs_tokenizer=True,
     ),
+    suspects=_odd_prompts,
 )
 def prompt_rules(row: Row, ctx: Context) -> Iterator[Hit]:
     """Check the prompt's ids against its thinking mode and against what the messages say."""
@@ -310,6 +323,7 @@ def _plain(text: str) -> str:
         "the row was changed after it was written: take it from its source again",
         column="content_sha256",
     ),
+    suspects=_odd_digests,
 )
 def digests(row: Row, ctx: Context) -> Iterator[Hit]:
     """Check both digests by making them again."""

@@ -8,12 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from contracts.rules.registry import Context, Hit, Row, RuleSpec, row_check
+from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, row_check
 from contracts.rules.structural import BAD, parse
 
+if TYPE_CHECKING:
+    import polars as pl
+
 _RECORD = "record the rows again; calls are stored as the wire's own JSON text"
+
+
+def _with_calls(batch: Batch, ctx: Context) -> pl.Series:
+    import polars as pl
+
+    message = pl.element().struct.field
+    calling = (message("tool_calls").str.len_bytes() > 0) | (message("role") == "tool")
+    return batch.frame.select(
+        (pl.col("tool_calls").str.len_bytes().fill_null(0) > 0)
+        | pl.col("messages").list.eval(calling.fill_null(False)).list.any().fill_null(False)
+    ).to_series()
 
 
 @row_check(
@@ -53,6 +67,7 @@ _RECORD = "record the rows again; calls are stored as the wire's own JSON text"
         kind="quality",
         report="sglang#34604",
     ),
+    suspects=_with_calls,
 )
 def tool_rules(row: Row, ctx: Context) -> Iterator[Hit]:
     """Check the calls of every message and of the response."""
