@@ -100,10 +100,10 @@ class Way:
         ids = await self._encode(ORDINARY_TEXT)
         plain = await self.ask(self.direct, OVER_GENERATE, self.base(OVER_GENERATE))
         sampled = plain.found.get("output_ids[]", ())
-        special = [await self._encode(text) for text in _end_tokens()]
+        special = await self._end_token()
         self.places = {
             "$ordinary": ids[-1] if ids else None,
-            "$special": next((one[0] for one in special if len(one) == 1), None),
+            "$special": special,
             "$third": sampled[2] if len(sampled) > 2 and sampled[2] not in sampled[:2] else None,
             "$text": ORDINARY_TEXT * 2,
             "$ids": [ids[-1]] * 5 if ids else None,
@@ -137,6 +137,24 @@ class Way:
         answer = await json_of(self.direct, "/tokenize", {"prompt": text, "add_special_tokens": False})
         ids = answer.get("tokens")
         return [one for one in ids if type(one) is int] if isinstance(ids, list) else []
+
+    async def _end_token(self) -> int | None:
+        """An id at which this server ends an answer over both transports, found by forcing each known one.
+
+        A vocabulary may have the end tokens of several families. Where none ends (no bias arrives, perhaps):
+        the first.
+        """
+        known = [ids[0] for text in _end_tokens() if len(ids := await self._encode(text)) == 1]
+        for one in known:
+            generate, chat = self.base(OVER_GENERATE), self.base("chat")
+            for sampling in (generate["sampling_params"], chat):
+                sampling["logit_bias"] = {str(one): 100}
+            answers = [await self.ask(self.direct, OVER_GENERATE, generate)]
+            answers.append(await self.ask(self.direct, "chat", chat))
+            lengths = ("meta_info.completion_tokens", "usage.completion_tokens")
+            if all(two.found.get(path) == (1,) for two, path in zip(answers, lengths, strict=True)):
+                return one
+        return known[0] if known else None
 
     def base(self, path: str) -> dict[str, Any]:
         if path == OVER_GENERATE:
