@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unicodedata import is_normalized
 
 from contracts.formats import FORMATS
 from contracts.shard import seal, write_shard
@@ -28,7 +29,7 @@ FORMAT = FORMATS["qwen3"]
 SUFFIXES = (".py", ".md", ".rst", ".txt", ".pyi")
 CHARACTERS = 7600
 """Mean characters of a response: some 1,650 tokens."""
-VERSION = "2"
+VERSION = "3"
 SHARDS = 4
 
 _QWEN = (
@@ -100,7 +101,8 @@ def _texts(pick: random.Random) -> Iterator[str]:
                 size = max(400, int(CHARACTERS * pick.lognormvariate(-0.125, 0.5)))
                 part = text[at : at + size]
                 at += size
-                if not any(marker in part for marker in markers):
+                # Qwen's tokenizer composes characters (NFC): ids of another text could not be decoded to it.
+                if not any(marker in part for marker in markers) and is_normalized("NFC", part):
                     yield part
 
 

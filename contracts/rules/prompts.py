@@ -1,6 +1,6 @@
 """Which prompts are ordinary: they end as their mode says, and hold every message's text.
 
-Place in the flow: under the token rules. Imports columns and proven of `contracts`; numpy, polars and pyarrow
+Place in the flow: under the token rules. Imports columns and tails of `contracts`; numpy, polars and pyarrow
 inside functions. What is let through here the one-row check finds nothing in; the rest goes to it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from contracts.columns import bytes_of, ids_of
-from contracts.rules.proven import INSTANT, THINKING, UNKNOWN, tails
+from contracts.rules.tails import INSTANT, THINKING, UNKNOWN, tails
 
 if TYPE_CHECKING:
     import numpy as np
