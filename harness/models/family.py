@@ -5,10 +5,11 @@ Place in the flow: beside the tiny tokenizer. Imports `contracts` and `harness.m
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 
 from contracts.formats import Format
-from contracts.tokens import Codec, load_codec
+from contracts.tokens import Codec, FastCodec
 from harness.models.tokenizer import tiny_tokenizer
 
 
@@ -28,4 +29,4 @@ def codec_for(fmt: Format, *, marker_tokens: bool = True) -> Codec:
     # One character is an ordinary token in every vocabulary.
     markup = [text for text in fmt.markers if text not in known and len(text) > 1] if marker_tokens else []
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in markup])
-    return load_codec(tokenizer)
+    return FastCodec(tokenizer, hashlib.sha256(tokenizer.to_str().encode()).hexdigest())
