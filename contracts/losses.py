@@ -175,6 +175,19 @@ _SPECS = (
         "the tokenizer normalises the text before it encodes it (Unicode NFC, say)",
         "nothing: harmless where the shard stores the token ids",
     ),
+    # mended without ids
+    LossSpec(
+        "opener-assumed",
+        _U,
+        "thinking was split off the content on the assumption that the opener had been in the prompt",
+        "generate these rows again, from a server with `--reasoning-parser {reasoning_parser}`",
+    ),
+    LossSpec(
+        "tags-assumed-doubled",
+        _U,
+        "a think marker was taken away on the assumption that a template had written it a second time",
+        "generate these rows again; render with one template, and only once",
+    ),
     # transport and parser
     LossSpec(
         "stream-differs",
@@ -189,6 +202,9 @@ _SPECS = (
         "record through `/generate`, where no parser runs; report the case to SGLang",
     ),
 )
+
+ASSUMED = ("opener-assumed", "tags-assumed-doubled")
+"""The losses that `shardgate repair` names where it mended a row on request, without proof."""
 
 LOSSES: Mapping[str, LossSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
 

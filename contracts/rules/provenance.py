@@ -176,14 +176,15 @@ def parser_foreign(ctx: Context) -> pl.Expr:
     """Hold where both parsers are the format's, or none; without known calls any tool parser will do."""
     import polars as pl
 
-    from contracts.shard import NONE
+    from contracts.shard import NONE, UNKNOWN
 
     if ctx.format is None:
         return pl.lit(True)
-    own = _text("reasoning_parser").is_in([*ctx.format.reasoning_parsers, NONE])
+    told = (NONE, UNKNOWN)  # what is unknown is told for the set
+    own = _text("reasoning_parser").is_in([*ctx.format.reasoning_parsers, *told])
     if not ctx.format.tool_parsers:
         return own
-    return own & _text("tool_parser").is_in([*ctx.format.tool_parsers, NONE])
+    return own & _text("tool_parser").is_in([*ctx.format.tool_parsers, *told])
 
 
 @set_check(

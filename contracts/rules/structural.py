@@ -139,7 +139,7 @@ def _target_differs() -> pl.Expr:
 
 def _allowed(ctx: Context) -> dict[str, tuple[str, ...]]:
     return {
-        "finish_reason": ctx.thresholds.finish_reasons,
+        "finish_reason": (*ctx.thresholds.finish_reasons, *(("unknown",) if ctx.strength == "text" else ())),
         "text_source": ("served", "derived"),
         "transport": tuple(Transport),
         "thinking_mode": tuple(ThinkingMode),

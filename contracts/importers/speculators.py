@@ -1,0 +1,154 @@
+"""Ids and a mask, as speculators' regeneration writes them: `input_ids`, `loss_mask`, `metadata`.
+
+Place in the flow: an importer. Imports fields, fidelity's judge and shard of `contracts`, the base of this
+package.
+
+The ids are the truth: the prompt is what has no loss, the response what has it, and fields are derived from
+the response's ids by its markers (`contracts.fields`). No text was served, so that claim stays empty.
+SpecForge's `prompts_path` files have the same two keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from contracts.fields import derive_row
+from contracts.framing import prompt_tail
+from contracts.importers.base import ImportOptions, Place, Unfit
+from contracts.importers.conversations import common_columns, messages_of, tools_of
+from contracts.records import Mode, ThinkingMode
+from contracts.shard import Row, encode_matched_stop
+
+FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "abort": "abort", "eos": "stop"}
+INT32 = 2**31
+
+
+def rows_of(record: Mapping[str, Any], place: Place, options: ImportOptions) -> list[Row]:
+    """Return the row of one record.
+
+    Raises:
+        Unfit: ids or mask are missing, of other lengths, or leave no response at the end.
+    """
+    codec = options.codec
+    assert codec is not None
+    ids, mask = integers(record, "input_ids"), integers(record, "loss_mask")
+    if len(ids) != len(mask):
+        raise Unfit(f"{len(ids)} input_ids and {len(mask)} values of loss_mask")
+    if any(not 0 <= token < INT32 for token in ids):
+        raise Unfit("an id of input_ids is negative or has more than 31 bits")
+    if set(mask) - {0, 1}:
+        raise Unfit(f"loss_mask holds {sorted(set(mask) - {0, 1})[0]}, not 0 or 1 only")
+    spans = spans_of(mask)
+    if not spans:
+        raise Unfit("no token has loss: there is no response in it")
+    start, length = spans[-1]
+    if start + length != len(ids):
+        raise Unfit(f"tokens without loss follow the response, from {start + length} of {len(ids)} on")
+    if start == 0:
+        raise Unfit("every token has loss: there is no prompt in it")
+    metadata = _object(record.get("metadata"))
+    usage = _object(metadata.get("usage"))
+    tools = tools_of(record.get("tools", metadata.get("tools")))
+    fmt = options.format
+    has_calls = bool(tools) and fmt.tools is not None
+    if options.thinking is None and prompt_tail(fmt, ids[:start], codec) is ThinkingMode.INSTANT:
+        options = replace(options, thinking=False)
+    common = common_columns(place, options, Mode.TOOLS if has_calls else Mode.REASONING, tools)
+    ends = {codec.token_id(text) for text in fmt.end_tokens}
+    said = metadata.get("finish_reason")
+    ended = ids[-1] in ends
+    finish = FINISH.get(said) if isinstance(said, str) else ("stop" if ended else "length")
+    if finish is None:
+        raise Unfit(f"the finish reason {said!r} is none of {', '.join(sorted(FINISH))}")
+    name = record.get("id")
+    base = (
+        str(name) if isinstance(name, str | int) and str(name).strip() else f"{place.dataset}-{place.number}"
+    )
+    row: Row = {
+        **common,
+        "sample_id": base,
+        "conversation_id": str(record.get("primary_id") or base),
+        "turn_index": 0,
+        "sample_index": 0,
+        "parent_sample_id": None,
+        "messages": _history(record, metadata, codec.decode_bytes(ids[:start])),
+        "prompt_token_ids": ids[:start],
+        "response_token_ids": ids[start:],
+        "loss_mask": None if len(spans) == 1 else [{"start": s, "length": n} for s, n in spans],
+        "output_logprobs": None,
+        "response_text_raw": None,
+        "text_source": "derived",
+        "reasoning_content": None,
+        "content": None,
+        "tool_calls": None,
+        "finish_reason": finish,
+        "matched_stop": encode_matched_stop(ids[-1]) if ended and finish == "stop" else None,
+        "prompt_tokens": _count(usage, "prompt_tokens", start),
+        "completion_tokens": _count(usage, "completion_tokens", length),
+        "reasoning_tokens": None,
+        "losses": [],
+    }
+    return [derive_row(row, fmt, codec)]
+
+
+def integers(record: Mapping[str, Any], key: str) -> list[int]:
+    """Return a list of integers, `[[...]]` taken as `[...]`, as SpecForge takes it.
+
+    Raises:
+        Unfit: it is missing, empty, or holds anything else.
+    """
+    value = record.get(key)
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+        value = value[0]
+    if not isinstance(value, list) or not value:
+        raise Unfit(f"`{key}` is {'missing' if value is None else 'no list of numbers'}")
+    wrong = next(
+        (v for v in value if not isinstance(v, int) or (isinstance(v, bool) and key == "input_ids")), 0
+    )
+    if wrong != 0 and (not isinstance(wrong, int) or isinstance(wrong, bool)):
+        raise Unfit(f"`{key}` holds {wrong!r}, which is no integer")
+    return [int(v) for v in value]
+
+
+def spans_of(mask: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (start, length) of each run of ones."""
+    out, at = [], 0
+    for value, run in groupby(mask):
+        length = sum(1 for _ in run)
+        if value:
+            out.append((at, length))
+        at += length
+    return out
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(usage: Mapping[str, Any], key: str, own: int) -> int:
+    told = usage.get(key)
+    return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told < INT32 else own
+
+
+def _history(record: Mapping[str, Any], metadata: Mapping[str, Any], prompt: bytes) -> list[dict[str, Any]]:
+    """Return the messages before the response: the record's, else the prompt's text as one user message."""
+    for told in (record, metadata):
+        try:
+            messages = messages_of(told)
+        except Unfit:
+            continue
+        return messages[:-1] if messages[-1]["role"] == "assistant" else messages
+    text = prompt.decode("utf-8", "replace")
+    return [
+        {
+            "role": "user",
+            "content": text,
+            "reasoning_content": None,
+            "tool_calls": None,
+            "tool_call_id": None,
+            "name": None,
+        }
+    ]
