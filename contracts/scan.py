@@ -146,6 +146,7 @@ def _scan_file(
                 for check in set_checks:
                     check.add(context, first, frame)
             _count(scan, frame)
+            scan.stats.add(scan.name, first, frame)
             first += table.num_rows
             if options.on_rows is not None:
                 options.on_rows(table.num_rows)
