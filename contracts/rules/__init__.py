@@ -12,6 +12,7 @@ from contracts.rules import (
     fidelity,
     files,
     mask,
+    parity,
     provenance,
     quality,
     rates,
@@ -28,7 +29,11 @@ from contracts.rules.own import OwnRules, load_rules, own_rules, unload_rules
 from contracts.rules.registry import BULK, ROW_CHECKS, RULES, SET_CHECKS, Context, RuleSpec
 from contracts.thresholds import Thresholds
 
+BUILT_IN = frozenset(RULES)
+"""The rules that every process knows; a user's own come on top."""
+
 __all__ = [
+    "BUILT_IN",
     "BULK",
     "ROW_CHECKS",
     "RULES",
@@ -44,6 +49,7 @@ __all__ = [
     "load_rules",
     "mask",
     "own_rules",
+    "parity",
     "provenance",
     "quality",
     "rates",
