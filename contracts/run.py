@@ -17,12 +17,13 @@ from typing import Any
 from contracts.errors import ShardgateError
 from contracts.formats import FORMATS
 from contracts.given import Given, Rates
+from contracts.parallel import scan_all
 from contracts.records import Finding, Profile, Severity
-from contracts.rules import RULES, SET_CHECKS, Thresholds, own_rules
+from contracts.rules import RULES, Thresholds, own_rules
 from contracts.rules.rates import check_rates, checked_rules, counted
-from contracts.rules.registry import SetCheck, Strength, finding
+from contracts.rules.registry import Encode, SetCheck, Strength, finding
 from contracts.rules.severities import check_severities
-from contracts.scan import Scan, ScanOptions, scan_shard
+from contracts.scan import Scan, ScanOptions
 from contracts.shard import SCHEMA_VERSION, arrow_schema
 from contracts.stats import Stats
 from contracts.tokens import Codec
@@ -100,6 +101,9 @@ def audit(
     given: Given | None = None,
     checked_by: str | None = None,
     on_progress: Progress | None = None,
+    processes: int | None = None,
+    encode: Encode = "all",
+    fast: bool = True,
 ) -> AuditResult:
     """Check shards against the contract.
 
@@ -111,9 +115,13 @@ def audit(
         waivers: rule id → reason; the rule's findings become warnings and the certificate says so.
         given: an eval set, a draft vocabulary, an earlier set's rates, the chat template (`contracts.given`).
         checked_by: who signs off; the user's name by default.
+        processes: how many, one shard each; all cores by default where there is enough to check.
+        encode: of which rows the text is encoded again: "all", a "sample", "none"; only "all" certifies.
+        fast: False has every rule look at every row by itself; the findings are the same.
 
     Raises:
         AuditError: no path was given, or a waiver names no rule, a file rule, or lacks a reason.
+        WorkerError: a process that checked a shard was killed.
         CertifyError: the folder to certify into holds another certificate or shards that were not audited.
     """
     profile, thresholds, given = Profile(profile), thresholds or Thresholds(), given or Given()
@@ -122,13 +130,14 @@ def audit(
     files = expand(paths)
     if not files:
         raise AuditError("no shard to audit", remedy="give parquet files, or a folder that holds some")
-    set_checks: list[SetCheck] = [check() for check in SET_CHECKS]
-    scans = []
-    for path in files:
-        name = str(path)
-        progress = None if on_progress is None else (lambda rows, name=name: on_progress(name, rows))
-        options = ScanOptions(profile, codec, strength, thresholds, given, progress)
-        scans.append(scan_shard(path, name, options, set_checks))
+    if encode != "all" and certify is not None:
+        raise AuditError(
+            "only an audit that encodes every row can certify",
+            why=f"with encode={encode!r} the claim `tokens` is taken as stored",
+            remedy="leave `encode` at its default",
+        )
+    options = ScanOptions(profile, codec, strength, thresholds, given, encode=encode, fast=fast)
+    scans, set_checks = scan_all(files, options, processes, on_progress)
     findings = _collect(scans, set_checks, profile, strength, thresholds, codec is None)
     measured = _measured(
         scans, findings, checked_rules(profile, strength, thresholds, with_tokenizer=codec is not None)
