@@ -183,6 +183,16 @@ class Summary:
         for name in (*CONSTANT_COLUMNS, *RUN_COLUMNS):
             self.provenance.setdefault(name, set()).update(table[name].cast(pa.string()).unique().to_pylist())
 
+    def merge(self, other: Summary) -> None:
+        """Add what another summary has counted."""
+        self.rows = self.rows + other.rows
+        self.verdicts.update(other.verdicts)
+        self.losses.update(other.losses)
+        for name, counts in other.claims.items():
+            self.claims.setdefault(name, Counter()).update(counts)
+        for name, values in other.provenance.items():
+            self.provenance.setdefault(name, set()).update(values)
+
     def predicate(self) -> dict[str, Any]:
         """Return the certificate's entries `verdicts`, `losses`, `claims` and `provenance`."""
         return {

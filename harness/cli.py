@@ -11,7 +11,21 @@ from typing import NoReturn
 
 import click
 
-from harness.commands import audit, bank, capture, demo, diff, doctor, matrix, probe, serve, shell, verify
+from harness.commands import (
+    audit,
+    bank,
+    capture,
+    demo,
+    derive,
+    diff,
+    doctor,
+    matrix,
+    probe,
+    serve,
+    shell,
+    sign,
+    verify,
+)
 
 _EPILOG = """\b
 Exit codes: 0 all holds, 1 findings, 2 wrong use or a fault of the environment, 130 interrupted.
@@ -35,6 +49,8 @@ _COMMANDS = (
     capture.capture,
     audit.audit,
     verify.verify,
+    sign.sign,
+    derive.derive,
     diff.diff,
     matrix.matrix,
     bank.bank,

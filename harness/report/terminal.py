@@ -17,7 +17,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from contracts.records import Finding, Severity
 from harness.outcomes import DemoReport, Outcome, Recommendation, ShardLine
 from harness.report.gateway import print_gateway
 from harness.report.rows import (
@@ -34,7 +33,6 @@ from harness.report.rows import (
 from harness.report.text import safe
 
 _RULED = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-_MAX_FINDINGS = 50
 _TRAILING = re.compile(r" +\n")
 
 
@@ -189,47 +187,6 @@ def _bullet(text: str) -> Padding:
     return Padding(grid, (0, 0, 0, 0))
 
 
-def print_findings(result: Any, stream: IO[str]) -> None:
-    """Print an audit's findings, errors first, and its counts (`rows`, `certified`, `quarantined`)."""
-    out = console(stream)
-    findings: Sequence[Finding] = result.findings
-    order = {severity: place for place, severity in enumerate(Severity)}
-    shown = sorted(findings, key=lambda item: (order[item.severity], item.rule, item.shard, item.row or 0))
-    if shown:
-        table = plain_table()
-        table.add_column("severity", no_wrap=True)
-        table.add_column("rule", overflow="fold", max_width=20)
-        table.add_column("where", overflow="fold", max_width=18)
-        table.add_column("seen; what to do", overflow="fold")
-        styles = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.RATE: "cyan"}
-        for item in shown[:_MAX_FINDINGS]:
-            where = safe(item.shard) + ("" if item.row is None else f" row {item.row}")
-            if item.column:
-                where += f"\n{safe(item.column)}"
-            table.add_row(
-                Text(str(item.severity), style=styles[item.severity]),
-                Text(safe(item.rule)),
-                Text(where),
-                Text(safe(item.message)) + Text(f"\n{safe(item.remedy)}" if item.remedy else "", style="dim"),
-            )
-        out.print(table)
-    if len(shown) > _MAX_FINDINGS:
-        out.print(Text(f"... and {len(shown) - _MAX_FINDINGS} more; `--json` lists all"))
-    counts = {severity: sum(item.severity is severity for item in findings) for severity in Severity}
-    told = ", ".join(
-        f"{counts[severity]} {severity}{'s' if counts[severity] != 1 else ''}"
-        for severity in Severity
-        if counts[severity]
-    )
-    out.print(
-        Text(
-            f"{result.rows} rows: {result.certified} certified, {result.quarantined} quarantined; "
-            + (told or "no findings"),
-            style="bold",
-        )
-    )
-
-
 def print_verified(result: Any, stream: IO[str]) -> None:
     """Print what a verification found: each problem with its remedy, then what the certificate says."""
     out = console(stream)
@@ -246,5 +203,6 @@ def print_verified(result: Any, stream: IO[str]) -> None:
             f"profile {safe(result.profile)}, strength {safe(result.strength)}"
         )
     )
-    out.print(Text(f"checked {safe(result.checked_at)} by {safe(result.checked_by)}"))
+    signed = f", signed by key {safe(result.signed_by[:16])}" if result.signed_by else ""
+    out.print(Text(f"checked {safe(result.checked_at)} by {safe(result.checked_by)}{signed}"))
     out.print(Text(safe(result.statement)))
