@@ -1,27 +1,34 @@
-"""`shardgate audit`: shards in, findings out, a certificate when asked for.
+"""`shardgate audit`: shards in, findings out, a certificate when asked for, reports for people and machines.
 
 Place in the flow: outermost; calls `contracts.run` and the reports. Imports light modules at the top.
 """
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from contracts.errors import ShardgateError
 from contracts.records import Profile
 from harness.commands import shell
+from harness.commands.audit_progress import AuditProgress
 from harness.commands.progress import Progress
+
+if TYPE_CHECKING:
+    from contracts.run import AuditResult
+    from contracts.tokens import Codec
+
+_FILE = click.Path(dir_okay=True, path_type=Path)
 
 
 @click.command()
-@click.argument("shards", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--tokenizer", type=click.Path(exists=True, path_type=Path), help="The model's tokenizer folder."
-)
+@click.argument("shards", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="The model's tokenizer folder.")
 @click.option(
     "--profile",
     type=click.Choice([str(profile) for profile in Profile]),
@@ -46,6 +53,9 @@ from harness.commands.progress import Progress
 @click.option(
     "--reason", multiple=True, metavar="TEXT", help="Why the rule is waived; the certificate says so."
 )
+@click.option("--html", type=_FILE, metavar="FILE", help="Write a self-contained HTML report.")
+@click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML, for CI systems.")
+@click.option("--sarif", type=_FILE, metavar="FILE", help="Write SARIF 2.1.0, for code-scanning services.")
 @shell.trust_option
 @shell.json_option
 def audit(
@@ -56,6 +66,9 @@ def audit(
     strength: Literal["token", "text"],
     waive: tuple[str, ...],
     reason: tuple[str, ...],
+    html: Path | None,
+    junit: Path | None,
+    sarif: Path | None,
     trust_remote_code: bool,
     as_json: bool,
 ) -> int:
@@ -65,34 +78,149 @@ def audit(
     rows name is used, if it is on this machine and its tokenizer is the recorded one; where there is none,
     the rules that compare ids with text stay unchecked, and that is told.
     """
-    if len(waive) != len(reason) or not all(text.strip() for text in reason):
-        raise click.UsageError("each --waive RULE needs its own --reason TEXT, which the certificate keeps")
+    waivers = _waivers(waive, reason)
+    for path in shards:
+        _there(path, "shards", "give parquet files, or folders that hold some")
+    if tokenizer is not None:
+        _there(tokenizer, "tokenizer", "give the model's folder, or its tokenizer.json")
+    reports = {"HTML": html, "JUnit": junit, "SARIF": sarif}
+    _check_reports(reports)
     from contracts.run import audit as audit_shards
 
+    start = time.monotonic()
     with Progress() as progress:
-        codec = None
-        found = tokenizer or recorded_tokenizer(shards)
-        if found is not None:
-            from contracts.tokens import load_codec
-
-            progress("tokenizer", {"message": str(found)})
-            codec = load_codec(found, trust_remote_code=trust_remote_code)
+        codec = _codec(shards, tokenizer, trust_remote_code, progress)
         result = audit_shards(
             shards,
             profile=profile,
             codec=codec,
             certify=certify,
-            waivers=dict(zip(waive, reason, strict=True)),
+            waivers=waivers,
             strength=strength,
-            on_progress=_rows(progress, shards),
+            on_progress=AuditProgress(progress, shards),
         )
+        _write_reports(result, reports, codec, time.monotonic() - start, progress)
+    _tell(result, as_json)
+    return shell.FINDINGS if result.errors else shell.HOLDS
+
+
+def _waivers(rules: tuple[str, ...], reasons: tuple[str, ...]) -> dict[str, str]:
+    if len(rules) != len(reasons) or not all(text.strip() for text in reasons):
+        raise ShardgateError(
+            "each waiver needs a reason",
+            where=f"--waive was given {len(rules)} times, --reason with a text "
+            f"{sum(bool(text.strip()) for text in reasons)} times",
+            why="the certificate keeps who waived what and why, so that no rule goes missing unseen",
+            remedy='write --waive RULE --reason "TEXT" once for each rule',
+        )
+    if len(set(rules)) != len(rules):
+        twice = next(rule for rule in rules if rules.count(rule) > 1)
+        raise ShardgateError(
+            f"the rule `{twice}` is waived twice", remedy="give one --waive and one --reason for it"
+        )
+    return dict(zip(rules, reasons, strict=True))
+
+
+def _there(path: Path, what: str, remedy: str) -> None:
+    """Raise where `path` is not there, and name what is there under a similar name."""
+    try:
+        path.lstat()
+        if path.exists():
+            return
+        raise ShardgateError(
+            f"the {what} are not there" if what == "shards" else f"the {what} is not there",
+            where=str(path),
+            why="it is a link to something that is not there",
+            remedy=remedy,
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    near = path
+    while not near.parent.is_dir() and near.parent != near.parent.parent:
+        near = near.parent
+    why = f"{near.parent} is there, but holds no `{near.name}`"
+    similar: list[str] = []
+    if near.parent.is_dir():
+        similar = difflib.get_close_matches(near.name, [entry.name for entry in near.parent.iterdir()], n=3)
+    if similar:
+        remedy = f"did you mean {' or '.join(f'`{near.parent / name}`' for name in similar)}? Else {remedy}"
+    raise ShardgateError(
+        f"the {what} {'are' if what == 'shards' else 'is'} not there", where=str(path), why=why, remedy=remedy
+    )
+
+
+def _check_reports(reports: dict[str, Path | None]) -> None:
+    from harness.report.files import check_writable
+
+    asked = {what: path for what, path in reports.items() if path is not None}
+    for what, path in asked.items():
+        check_writable(path, what)
+    if len({path.resolve() for path in asked.values()}) < len(asked):
+        raise ShardgateError(
+            "two reports would be one file",
+            where=", ".join(map(str, asked.values())),
+            remedy="name a file of its own for each report",
+        )
+
+
+def _codec(shards: tuple[Path, ...], tokenizer: Path | None, trust: bool, progress: Progress) -> Codec | None:
+    found = tokenizer or recorded_tokenizer(shards)
+    if found is None:
+        return None
+    from contracts.tokens import load_codec
+
+    progress("tokenizer", {"message": str(found)})
+    return load_codec(found, trust_remote_code=trust)
+
+
+def _write_reports(
+    result: AuditResult,
+    reports: dict[str, Path | None],
+    codec: Codec | None,
+    seconds: float,
+    progress: Progress,
+) -> None:
+    """Write the reports that were asked for; the certificate, if any, is written already."""
+    from harness.report.files import write_report
+
+    if (path := reports["HTML"]) is not None:
+        from harness.commands.examples import token_examples
+        from harness.report.audit_html import write_audit_html
+
+        progress("report", {"message": "tokens of example rows"})
+        write_audit_html(path, result, token_examples(result, codec) if codec is not None else ())
+    if (path := reports["JUnit"]) is not None:
+        from harness.report.junit import junit_xml
+
+        write_report(path, junit_xml(result, seconds), "JUnit")
+    if (path := reports["SARIF"]) is not None:
+        from importlib.metadata import version
+
+        from harness.report.sarif import sarif_text
+
+        write_report(path, sarif_text(result, version("shardgate")), "SARIF")
+    for what, path in reports.items():
+        if path is not None:
+            progress.say(f"{what} report: {path}")
+
+
+def _tell(result: AuditResult, as_json: bool) -> None:
+    """Print the result; where GitHub Actions runs this, annotate and add to the job's summary too."""
+    from harness.report.annotations import add_job_summary, commands_stopped, on_github, workflow_commands
+
+    github = on_github()
     if as_json:
         shell.emit(result)
     else:
-        from harness.report.terminal import print_findings
+        from harness.report.audit_terminal import print_audit
 
-        print_findings(result, sys.stdout)
-    return shell.FINDINGS if result.errors else shell.HOLDS
+        with commands_stopped(sys.stdout, github):
+            print_audit(result, sys.stdout)
+    if github:
+        # With --json standard output holds one JSON value; the runner reads commands from both.
+        for line in workflow_commands(result):
+            click.echo(line, err=as_json)
+        add_job_summary(result)
 
 
 def recorded_tokenizer(shards: tuple[Path, ...]) -> Path | None:
@@ -109,7 +237,7 @@ def recorded_tokenizer(shards: tuple[Path, ...]) -> Path | None:
             continue
         try:
             first = next(parquet.ParquetFile(path).iter_batches(batch_size=1, columns=columns), None)
-            row = first.to_pylist()[0] if first is not None and first.num_rows else {}
+            row: dict[str, Any] = first.to_pylist()[0] if first is not None and first.num_rows else {}
         except (OSError, ValueError, pa.ArrowException):
             continue  # the audit tells what is wrong with the file
         folder = Path(str(row.get("target_model") or ""))
@@ -120,25 +248,3 @@ def recorded_tokenizer(shards: tuple[Path, ...]) -> Path | None:
         ):
             return folder
     return None
-
-
-def _rows(progress: Progress, shards: tuple[Path, ...]) -> Callable[[str, int], None]:
-    """Return what tells the rows read so far, of all where the files' own counts are known."""
-    from contracts.run import expand
-
-    try:
-        import pyarrow.parquet as parquet
-
-        total: int | None = sum(
-            parquet.read_metadata(path).num_rows for path in expand(shards) if path.is_file()
-        )
-    except (OSError, ValueError):
-        # Not this function's to tell: the audit finds the broken file.
-        total = None
-    read: dict[str, int] = {}
-
-    def tell(name: str, rows: int) -> None:
-        read[name] = rows
-        progress("audit", {"message": f"rows, {Path(name).name}", "done": sum(read.values()), "total": total})
-
-    return tell

@@ -46,7 +46,7 @@ def diff(
             why="the model folder that the rows name is not on this machine, or has another tokenizer",
             remedy="pass --tokenizer PATH, the model's folder or its tokenizer.json",
         )
-    stored, name = _stored(shard, row)
+    stored, name = stored_row(shard, row)
     fmt = format_named(name)
     if fmt is None:
         raise ShardgateError(
@@ -67,7 +67,7 @@ def diff(
     return shell.HOLDS if all(line.same for line in lines) else shell.FINDINGS
 
 
-def _stored(shard: Path, row: str) -> tuple[dict[str, Any], str]:
+def stored_row(shard: Path, row: str) -> tuple[dict[str, Any], str]:
     """Return the row of a shard by number or sample id, and the format that the shard names."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -41,6 +41,10 @@ def describe(facts: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 class _Phase:
     """The clock of one phase: since when, how far, how long it may still take."""
 
@@ -125,7 +129,7 @@ class Progress:
     def _note(self, phase: _Phase, facts: Mapping[str, Any]) -> str:
         parts = []
         if facts.get("done") is not None and facts.get("total"):
-            parts.append(f"{facts['done']}/{facts['total']}")
+            parts.append(f"{_number(facts['done'])}/{_number(facts['total'])}")
         if words := describe(facts):
             parts.append(words)
         left = phase.left(facts)

@@ -7,15 +7,14 @@ inside functions.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import os
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from contracts.errors import ShardgateError
 from contracts.losses import LOSSES
 from harness.outcomes import DemoReport
+from harness.report.files import write_report
 from harness.report.rows import (
     RECORD_WITH,
     Report,
@@ -29,13 +28,15 @@ from harness.report.rows import (
 )
 from harness.report.text import safe
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 _EXCERPT = 120
 
 
-def render_html(report: Report) -> str:
-    """Return a demo's or a probe's report as a self-contained HTML page."""
+def page_environment() -> Environment:
+    """Return the templates' environment: everything is escaped, an unknown name is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("harness.report"),
@@ -48,10 +49,28 @@ def render_html(report: Report) -> str:
     environment.filters["safe_text"] = safe
     environment.filters["colour"] = verdict_style
     environment.filters["meaning"] = _meaning
-    css = (resources.files("harness.report") / "templates" / "report.css").read_text(encoding="utf-8")
-    # The hash admits this one style sheet; a style or script smuggled into the page would not run.
+    return environment
+
+
+def style_sheet(*names: str) -> str:
+    """Return the style sheets of that name, one after the other."""
+    folder = resources.files("harness.report") / "templates"
+    return "".join((folder / name).read_text(encoding="utf-8") for name in names)
+
+
+def policy_for(css: str) -> str:
+    """Return the policy that admits this one style sheet: a style or script smuggled in would not run."""
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def render_html(report: Report) -> str:
+    """Return a demo's or a probe's report as a self-contained HTML page."""
+    from markupsafe import Markup
+
+    environment = page_environment()
+    css = style_sheet("report.css")
+    policy = policy_for(css)
     demo = report if isinstance(report, DemoReport) else None
     named = {loss.name for outcome in report.results for loss in outcome.losses}
     return environment.get_template("report.html.j2").render(
@@ -84,21 +103,4 @@ def write_html(path: Path, report: Report) -> None:
     Raises:
         ShardgateError: the file can't be written.
     """
-    page = render_html(report)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(page)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise ShardgateError(
-            "the HTML report could not be written",
-            where=str(path),
-            why=error.strerror or str(error),
-            remedy="name a folder that can be written to",
-        ) from error
+    write_report(path, render_html(report), "HTML")

@@ -17,9 +17,7 @@ from contracts.records import Judgement
 from harness.report.rows import verdict_style
 from harness.report.terminal import console, plain_table
 from harness.report.text import safe
-
-CONTEXT = 3
-"""Rebuilt tokens shown around each difference; longer runs are told by their number."""
+from harness.report.token_lines import near
 
 
 def print_diff(
@@ -36,7 +34,7 @@ def print_diff(
     for name in ("", "token", "segment", "raw", "rebuilt", "loss"):
         table.add_column(name, overflow="fold", no_wrap=name in ("", "token", "segment"))
     marked = False
-    for group in lines if whole else _near(lines):
+    for group in lines if whole else near(lines):
         if isinstance(group, int):
             table.add_row("", "", "", Text(f"… {group} tokens, rebuilt …", style="dim"), "", "")
             continue
@@ -55,25 +53,6 @@ def print_diff(
     out.print(table)
     if not marked:
         out.print(Text(f"all {sum(line.raw_id is not None for line in lines)} tokens were rebuilt"))
-
-
-def _near(lines: Sequence[Aligned]) -> list[Aligned | int]:
-    """Return the lines near a difference or a loss, and between them how many were left out."""
-    told = [n for n, line in enumerate(lines) if not line.same or line.losses]
-    keep = {at for n in told for at in range(n - CONTEXT, n + CONTEXT + 1)}
-    out: list[Aligned | int] = []
-    skipped = 0
-    for n, line in enumerate(lines):
-        if n in keep:
-            if skipped:
-                out.append(skipped)
-            skipped = 0
-            out.append(line)
-        else:
-            skipped += 1
-    if skipped:
-        out.append(skipped)
-    return out
 
 
 def _token(token_id: int | None, text: str) -> str:

@@ -20,12 +20,10 @@ from contracts.errors import ShardgateError
 from contracts.losses import LOSSES
 from contracts.records import (
     Divergence,
-    Finding,
     Loss,
     Mode,
     SegmentKind,
     ServerFacts,
-    Severity,
     Transport,
     Verdict,
 )
@@ -34,7 +32,7 @@ from harness.recommend import fill, recommend
 from harness.report.data import dumps, plain
 from harness.report.html import render_html, write_html
 from harness.report.rows import tally
-from harness.report.terminal import print_findings, print_report
+from harness.report.terminal import print_report
 from harness.report.text import safe, without_secrets
 
 WITH = ServerFacts(
@@ -240,23 +238,6 @@ def test_tally_counts_verdicts_and_misses() -> None:
     assert tally(demo_report().results) == (
         "5 outcomes: 2 exact, 1 lossy, 1 contradicted, 1 without an answer; 1 of 5 not as expected"
     )
-
-
-def test_findings_come_errors_first_with_their_remedy() -> None:
-    class Result:
-        rows, certified, quarantined = 3, 2, 1
-        findings = (
-            Finding("length-rate", Severity.RATE, "a.parquet", None, None, "40 % cut", "raise max_tokens"),
-            Finding("reasoning-lost", Severity.ERROR, "a.parquet", 1, "content", f"gone {EVIL}", "boot anew"),
-        )
-
-    stream = io.StringIO()
-    print_findings(Result, stream)
-    text = stream.getvalue()
-    assert text.index("reasoning-lost") < text.index("length-rate")
-    assert "boot anew" in text and "row 1" in text
-    assert "3 rows: 2 certified, 1 quarantined; 1 error, 1 rate" in text
-    assert "\x1b" not in text
 
 
 # What follows from the outcomes
