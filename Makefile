@@ -27,6 +27,7 @@ demo: env
 	@$(BIN)/shardgate demo $(DEMO_ARGS)
 
 test: env
+	@.ci/browser
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: env
