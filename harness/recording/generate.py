@@ -212,7 +212,7 @@ class Maker:
             raise Failed("answer-malformed", f"{error.what} {error.why}".strip(), 0) from error
         if capture.finish_reason == "abort":
             raise Failed("aborted", "the server aborted the request", 0)
-        self._pacer.answered(sent, len(capture.response_token_ids or ()))
+        self._pacer.answered(len(capture.response_token_ids or ()))
         return self._with_weights(capture)
 
     def _with_weights(self, capture: Capture) -> Capture:

@@ -3,11 +3,11 @@
 Place in the flow: under the runner. Imports the standard library only.
 
 A server that batches answers each request later the more there are, and gives more tokens a second all the
-same: latency alone is no reason to ask for less. What counts is whether more requests brought more tokens.
-So the limit doubles, later grows by a tenth, from window to window (as many answers as the limit) while the
-rate grows with it; where latency rises and the rate does not, it goes back to where the rate was best, and
-tries again after a while. A refusal (429, 503) or a timeout cuts it by a third, once for all requests that
-were sent before the cut.
+same: latency alone is no reason to ask for less. What counts is whether more requests brought more tokens;
+where they did not, answers only come later. So the limit doubles, later grows by a tenth, from window to
+window (as many answers as the limit) while the rate grows with it; where it does not, the limit goes back
+to where the rate was best, and is tried higher again after a while. A refusal (429, 503) or a timeout cuts
+it by a third, once for all requests that were sent before the cut.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from collections.abc import Callable
 
 GAIN = 1.03
 """The rate must grow by this for more requests to have brought something."""
-SLOWER = 1.25
-"""Seconds a token beyond this many times those at the best rate are a latency that rises."""
 CUT = 2 / 3
 TRY_AGAIN = 8
 """Windows after which a limit that stood is tried higher."""
@@ -47,7 +45,6 @@ class Pacer:
         self._cut_at = float("-inf")
         self._slow_start = True
         self._best_rate = 0.0
-        self._best_latency = 0.0
         self._best_limit = self.limit
         self._stood = 0
         self._begin()
@@ -56,7 +53,6 @@ class Pacer:
         self._window_start = self._clock()
         self._answers = 0
         self._tokens = 0
-        self._waited = 0.0
 
     async def acquire(self) -> None:
         """Wait for a place under the limit and take it."""
@@ -70,35 +66,26 @@ class Pacer:
         async with self._changed:
             self._changed.notify_all()
 
-    def answered(self, sent_at: float, tokens: int) -> None:
-        """Note an answer of `tokens` to a request that was sent at `sent_at` (the clock's seconds)."""
+    def answered(self, tokens: int) -> None:
+        """Note an answer of that many tokens."""
         self._answers += 1
         self._tokens += tokens
-        self._waited += self._clock() - sent_at
         if not self.fixed and self._answers >= max(self.limit, 4):
             self._window_ended()
 
     def _window_ended(self) -> None:
-        took = max(self._clock() - self._window_start, 1e-9)
-        rate = self._tokens / took
-        latency = self._waited / max(self._tokens, 1)
-        if rate > self._best_rate * GAIN:
-            self._best_rate, self._best_latency, self._best_limit = rate, latency, self.limit
-            self._grow()
-            self._stood = 0
-        elif latency > self._best_latency * SLOWER and self.limit > self._best_limit:
-            # More requests, later answers, no more tokens: the server's queue is all that grew.
-            self.limit = self._best_limit
-            self._slow_start = False
-            self._stood = 0
-        else:
+        rate = self._tokens / max(self._clock() - self._window_start, 1e-9)
+        gained = rate > self._best_rate * GAIN
+        if not gained:
             self._slow_start = False
             self._stood += 1
-            if self._stood >= TRY_AGAIN:
-                # What was best is long ago (other lengths, another load): measure anew from here.
-                self._best_rate, self._best_latency, self._best_limit = rate, latency, self.limit
-                self._grow()
-                self._stood = 0
+        if gained or self._stood >= TRY_AGAIN:
+            # After a while what was best is long ago (other lengths, another load): measured anew from here.
+            self._best_rate, self._best_limit = rate, self.limit
+            self._stood = 0
+            self._grow()
+        else:
+            self.limit = min(self.limit, self._best_limit)
         self._begin()
 
     def _grow(self) -> None:
