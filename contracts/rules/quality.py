@@ -77,7 +77,7 @@ def looping(ids: pl.Series, loop_tokens: int) -> pl.Series:
     size = min(BLOCK, max(loop_tokens // 2, NEEDED * 2))
     stride = max(loop_tokens - size, 1)
     found = np.zeros(len(ids), dtype=bool)
-    rows: set[int] = set()
+    suspects: set[tuple[int, int]] = set()
     if len(flat) >= size:
         blocks = np.lib.stride_tricks.sliding_window_view(flat, size)[::stride]
         same = blocks[:, :1] == blocks[:, 1 : size - NEEDED + 1]
@@ -86,13 +86,14 @@ def looping(ids: pl.Series, loop_tokens: int) -> pl.Series:
             keep = blocks[at, more] == blocks[at, more + period + 1]
             at, period = at[keep], period[keep]
         keep = [_repeats(blocks[a], p + 1) for a, p in zip(at.tolist(), period.tolist(), strict=True)]
-        rows = set(np.searchsorted(ends, at[np.array(keep, dtype=bool)] * stride, side="right").tolist())
-    for row in rows:
-        start = int(ends[row - 1]) if row else 0
-        found[row] = any(
-            longest_run(flat[start : ends[row]], period) >= loop_tokens
-            for period in range(1, size - NEEDED + 1)
-        )
+        chosen = np.array(keep, dtype=bool)
+        rows = np.searchsorted(ends, at[chosen] * stride, side="right").tolist()
+        # A loop covers a whole block, which therefore has the loop's own period: no other need be tried.
+        suspects = set(zip(rows, (period[chosen] + 1).tolist(), strict=True))
+    for row, step in suspects:
+        if not found[row]:
+            start = int(ends[row - 1]) if row else 0
+            found[row] = longest_run(flat[start : ends[row]], step) >= loop_tokens
     return pl.Series(ids.name, found)
 
 
