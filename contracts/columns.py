@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Flat = tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]
 """Values of all rows, one after the other, and n + 1 offsets into them."""
 
-ORACLE_STRIDE = 128
+ORACLE_STRIDE = 1024
 """Of so many texts in a batch one is encoded by the tokenizers library too, however fast the others were."""
 
 

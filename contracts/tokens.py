@@ -188,7 +188,11 @@ class SlowCodec:
 
 
 def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= char <= "\udfff" for char in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def load_codec(source: Any, *, trust_remote_code: bool = False) -> Codec:
