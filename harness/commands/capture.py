@@ -82,7 +82,15 @@ if TYPE_CHECKING:
     default=5.0,
     show_default=True,
     metavar="TOKENS/S",
-    help="A request may take two minutes, and its max_tokens at this rate.",
+    help="A request may take --patience seconds, and its max_tokens at this rate.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For a request's wait and prompt; a server that is silent for a quarter of it hangs.",
 )
 @click.option("--restarts", type=click.IntRange(0), default=3, show_default=True, help="Of a booted server.")
 @click.option(
@@ -124,6 +132,7 @@ def capture(
     fixed_concurrency: bool,
     attempts: int,
     slowest: float,
+    patience: float,
     shard_rows: int,
     no_tripwire: bool,
     as_json: bool,
@@ -166,7 +175,8 @@ def capture(
         flags=shell.flag_words(flags),
         concurrency=concurrency,
         adapt=not fixed_concurrency,
-        patience=Patience(slowest=slowest, attempts=attempts),
+        patience=Patience(base=patience, slowest=slowest, attempts=attempts),
+        health_seconds=patience / 4,
         restarts=restarts,
         wait_server=wait_server,
         tripwire=not no_tripwire,

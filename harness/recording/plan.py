@@ -16,6 +16,7 @@ from harness.outcomes import Recommendation
 from harness.recording.generate import Patience
 from harness.recording.prompts import BadRow, Checked, Source, Wanted
 from harness.recording.rows import Failure
+from harness.recording.serving import HEALTH_SECONDS
 from harness.recording.settings import asked_for
 from harness.recording.store import Limits
 from harness.server import Deployment
@@ -27,7 +28,10 @@ SHOWN_BAD = 5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that a run is asked to do; `url` or `deployment` is given."""
+    """Everything that a run is asked to do; `url` or `deployment` is given.
+
+    A server whose `/health` takes longer than `health_seconds`, after a request timed out, counts as hanging.
+    """
 
     source: Source
     wanted: Wanted
@@ -44,6 +48,7 @@ class Plan:
     patience: Patience = field(default_factory=Patience)
     restarts: int = 3
     wait_server: float = 900.0
+    health_seconds: float = HEALTH_SECONDS
     tripwire: bool = True
     cohort: int = 64
     limits: Limits = field(default_factory=Limits)

@@ -101,6 +101,7 @@ class _Run:
                 api_key=plan.api_key,
                 restarts=plan.restarts,
                 patience=plan.wait_server,
+                health_seconds=plan.health_seconds,
             )
             try:
                 return await self._with_server(serving, lock, checked)

@@ -55,6 +55,7 @@ class Serving:
         api_key: str | None = None,
         restarts: int = 3,
         patience: float = 900.0,
+        health_seconds: float = HEALTH_SECONDS,
     ) -> None:
         self._url = url
         self._deployment = deployment
@@ -64,6 +65,7 @@ class Serving:
         self._api_key = api_key
         self._restarts = restarts
         self._patience = patience
+        self._health_seconds = health_seconds
         self._server: SGLangServer | None = None
         self._recovering = asyncio.Lock()
         self._client: Client | None = None
@@ -178,7 +180,7 @@ class Serving:
     async def _answers(self) -> bool:
         """Say whether the server generates: `/health` has its scheduler make a token."""
         try:
-            async with asyncio.timeout(HEALTH_SECONDS):
+            async with asyncio.timeout(self._health_seconds):
                 await self.client.get("/health")
         except (ClientError, TimeoutError):
             return False
