@@ -55,7 +55,7 @@ def test_odd_rows_are_not_held_back(tmp_path: Path, fmt: str, profile: Profile) 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda operator: operator.name)
 def test_each_corruption_is_caught_by_its_rule(tmp_path: Path, operator: Operator) -> None:
-    result = check(tmp_path, operator(rows_of(CLEAN)))
+    result = check(tmp_path, operator(rows_of((*CLEAN, *ODD))))
     fired = {found.rule: found.severity for found in result.findings}
     assert operator.rule in fired, f"only {sorted(fired)} fired"
     if RULES[operator.rule].severity(Profile.DRAFT) is Severity.ERROR:
