@@ -1,0 +1,205 @@
+"""The row that a stored digest was made of, found again: byte for byte, or not at all.
+
+Place in the flow: under repair. Imports digests, fields and fidelity's judge of `contracts`.
+
+`content_sha256` covers the prompt's digest, the response's ids and every column that training sees. Where a
+row was changed after it was sealed, values that its ids and its other columns suggest are tried in the
+changed columns' places until the digest is the stored one. What has that digest *is* the sealed row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations, product
+from typing import Any
+
+from contracts.digests import CONTENT_COLUMNS, content_sha256, ids_bytes, prompt_sha256
+from contracts.digests import _json as json_bytes
+from contracts.fields import fields_of, judgement_columns, target_of, with_fields
+from contracts.formats import Format
+from contracts.records import Fields, ThinkingMode
+from contracts.rules.fidelity import judge_row
+from contracts.shard import Row, dump, encode_matched_stop
+from contracts.tokens import Codec
+
+Group = tuple[str, ...]
+"""Columns that are tried together."""
+
+TRIES = 20_000
+"""Digests per row, at the most."""
+
+UNREADABLE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+"""What reading a row of any content may raise."""
+
+
+def restored(row: Row, fmt: Format, codec: Codec) -> Row | None:
+    """Return the row that has the stored content digest; None where none was found."""
+    stored = row["content_sha256"]
+    prompt = prompt_sha256(row)
+    options = {group: list(_distinct(values)) for group, values in _options(row, fmt, codec).items()}
+    head = hashlib.sha256(prompt)
+    head.update(ids_bytes(row["response_token_ids"]))
+    frame = _Frame(head, row)
+    for base in _bases(row, options):
+        for changes in _deviations(options):
+            chosen = {**base, **{column: value for change in changes for column, value in change.items()}}
+            if frame.digest(chosen) == stored:
+                found = {**row, **chosen, "prompt_sha256": prompt}
+                return found if content_sha256(found) == stored else None
+            if frame.tries > TRIES:
+                return None
+    return None
+
+
+class _Frame:
+    """The digest of a row with some columns exchanged; the text of each value is made once."""
+
+    def __init__(self, head: Any, row: Row) -> None:
+        self._head, self._row = head, row
+        self._texts: dict[tuple[str, int], tuple[Any, bytes]] = {}
+        self.tries = 0
+
+    def digest(self, chosen: Mapping[str, Any]) -> bytes:
+        self.tries += 1
+        parts = [self._text(name, chosen.get(name, self._row[name])) for name in CONTENT_COLUMNS]
+        digest = self._head.copy()
+        digest.update(b"[" + b",".join(parts) + b"]")
+        return bytes(digest.digest())
+
+    def _text(self, name: str, value: Any) -> bytes:
+        known = self._texts.get((name, id(value)))
+        if known is None:
+            made = _logprobs(value) if name == "output_logprobs" else value
+            known = self._texts[name, id(value)] = (value, json_bytes(made))
+        return known[1]
+
+
+def _logprobs(values: Any) -> Any:
+    if values is None:
+        return None
+    import array
+
+    return array.array("f", values).tobytes().hex()
+
+
+def _bases(row: Row, options: Mapping[Group, list[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Yield what to deviate from: the row as it is, and the row with all that can be derived derived."""
+    yield {}
+    derived: dict[str, Any] = {}
+    for values in options.values():
+        if values:
+            derived.update(values[0])
+    yield derived
+
+
+def _deviations(options: Mapping[Group, list[Mapping[str, Any]]]) -> Iterator[tuple[Mapping[str, Any], ...]]:
+    yield ()
+    for count in (1, 2, 3):
+        for groups in combinations(options.values(), count):
+            yield from product(*groups)
+
+
+def _distinct(values: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    seen: list[Mapping[str, Any]] = []
+    for value in values:
+        if value not in seen:
+            seen.append(value)
+            yield value
+
+
+def _options(row: Row, fmt: Format, codec: Codec) -> dict[Group, list[dict[str, Any]]]:
+    """Return what each group of columns may have been, the likeliest first, what it is now included."""
+    ids, prompt = row["response_token_ids"], row["prompt_token_ids"]
+    ends = ids[-1] in [codec.token_id(text) for text in fmt.end_tokens]
+    last = encode_matched_stop(ids[-1])
+    ended = [("stop", last), ("tool_calls", None), ("stop", None)] if ends else [("length", None)]
+    finish = [*ended, ("length", None), ("abort", None), (row["finish_reason"], row["matched_stop"])]
+    alike = [*((word, row["matched_stop"]) for word in ("stop", "length", "tool_calls", "abort")), *finish]
+    alike += [(row["finish_reason"], None), (row["finish_reason"], last)]
+    decoded = _decoded(ids, codec)
+    text = [
+        (value, source) for value in (decoded, row["response_text_raw"]) for source in ("derived", "served")
+    ]
+    named = [(row["response_text_raw"], row["text_source"]), (decoded, row["text_source"])]
+    boundary = [{"start": len(prompt), "length": len(ids)}]
+    closer = codec.token_id(fmt.closer) if fmt.closer else None
+    counted = [None, row["reasoning_tokens"]]
+    if closer in ids:
+        counted += [ids.index(closer) + 1, ids.index(closer)]
+    switches = (
+        [{}, {fmt.template_switch: False}, {fmt.template_switch: True}] if fmt.template_switch else [{}]
+    )
+    endpoints = [("chat", "/v1/chat/completions"), ("generate", "/generate")]
+    return {
+        ("messages", "reasoning_content", "content", "tool_calls"): list(_fields(row, fmt, codec)),
+        ("claims", "verdict", "losses"): list(_judged(row, fmt, codec)),
+        ("prompt_tokens", "completion_tokens"): [
+            {"prompt_tokens": p, "completion_tokens": c}
+            for p in (len(prompt), row["prompt_tokens"])
+            for c in (len(ids), row["completion_tokens"])
+        ],
+        ("finish_reason", "matched_stop"): [{"finish_reason": f, "matched_stop": m} for f, m in alike],
+        ("response_text_raw", "text_source"): [
+            {"response_text_raw": value, "text_source": source} for value, source in (*named, *text)
+        ],
+        ("loss_mask",): [{"loss_mask": mask} for mask in (row["loss_mask"], None, boundary)],
+        ("reasoning_tokens",): [{"reasoning_tokens": value} for value in counted],
+        ("output_logprobs",): [{"output_logprobs": v} for v in (row["output_logprobs"], None)],
+        ("constraint",): [{"constraint": value} for value in (row["constraint"], None)],
+        ("transport", "endpoint"): [
+            {"transport": t, "endpoint": e} for t, e in ((row["transport"], row["endpoint"]), *endpoints)
+        ],
+        ("thinking_mode",): [{"thinking_mode": v} for v in (row["thinking_mode"], *map(str, ThinkingMode))],
+        ("template_kwargs",): [
+            {"template_kwargs": v} for v in (row["template_kwargs"], *map(dump, switches))
+        ],
+    }
+
+
+def _decoded(ids: list[int], codec: Codec) -> str:
+    return codec.decode_bytes(ids).decode("utf-8", "replace")
+
+
+def copies(row: Row) -> list[Fields]:
+    """Return the fields as the row has them twice: in its columns, and in its last message."""
+    own = Fields(row["reasoning_content"], row["content"], row["tool_calls"])
+    messages = row["messages"] or []
+    if not messages or messages[-1] is None:
+        return [own]
+    last = messages[-1]
+    return [own, Fields(last["reasoning_content"], last["content"] or None, last["tool_calls"])]
+
+
+def _fields(row: Row, fmt: Format, codec: Codec) -> Iterator[dict[str, Any]]:
+    """Yield fields with the messages that they make: of the columns, the last message, the ids, mixed."""
+    told = copies(row)
+    with contextlib.suppress(*UNREADABLE):
+        told.insert(0, fields_of(row, fmt, codec))
+    told.append(told[-1])
+    rest = (row["messages"] or [])[:-1]
+    names = ("reasoning_content", "content", "tool_calls")
+    for values in product(*(dict.fromkeys(getattr(one, name) for one in told) for name in names)):
+        for content in dict.fromkeys((values[1], values[1] or None, values[1] or "")):
+            fields = Fields(values[0], content, values[2])
+            columns = dict(zip(names, (values[0], content, values[2]), strict=True))
+            yield {**columns, "messages": [*rest, target_of(fields)]}
+            yield {**columns, "messages": row["messages"]}
+
+
+def _judged(row: Row, fmt: Format, codec: Codec) -> Iterator[dict[str, Any]]:
+    """Yield claims, verdict and losses as the judge finds them for what the fields may have been."""
+    decoded = _decoded(row["response_token_ids"], codec)
+    for one in _fields(row, fmt, codec):
+        for source in dict.fromkeys((row["text_source"], "derived", "served")):
+            candidate = {
+                **with_fields(row, Fields(one["reasoning_content"], one["content"], one["tool_calls"])),
+                "response_text_raw": decoded if source == "derived" else row["response_text_raw"],
+                "text_source": source,
+            }
+            try:
+                yield judgement_columns(judge_row(candidate, fmt, codec))
+            except UNREADABLE:
+                continue
+    yield {name: row[name] for name in ("claims", "verdict", "losses")}
