@@ -77,7 +77,7 @@ def row_digests(table: pa.Table) -> np.ndarray[Any, Any]:
         column = table[name].combine_chunks()
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks)
-        _leaves(column, each, fixed, parts)
+        _leaves(column, each, fixed, parts, listed=False)
     block = np.ascontiguousarray(np.concatenate(fixed, axis=1))
     rows = [_binary(block.reshape(-1), each * block.shape[1]), *parts]
     joined = pc.binary_join_element_wise(*rows, pa.scalar(b"", pa.large_binary()))
@@ -92,41 +92,43 @@ def row_digests(table: pa.Table) -> np.ndarray[Any, Any]:
     return np.frombuffer(b"".join(out), np.uint8).reshape(count, 32)
 
 
-def _leaves(array: pa.Array, owner: np.ndarray[Any, Any], fixed: list[Any], parts: list[pa.Array]) -> None:
+def _leaves(
+    array: pa.Array, owner: np.ndarray[Any, Any], fixed: list[Any], parts: list[pa.Array], *, listed: bool
+) -> None:
     """Add what an array holds: row r of the table owns its elements owner[r] to owner[r + 1].
 
-    One element a row goes into `fixed`, arrays [rows, bytes]; any other number into `parts`, binary arrays.
+    One element a row goes into `fixed`, arrays [rows, bytes]; what is `listed`, inside of lists, into
+    `parts`, binary arrays. Which of the two depends on the type alone, so that a row's bytes do not depend on others.
     """
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = array.type
-    single = len(owner) == len(array) + 1 and bool((owner[1:] - owner[:-1] == 1).all())
 
     def add(values: np.ndarray[Any, Any]) -> None:
         """Add fixed-width values, one an element."""
         width = values.dtype.itemsize
         raw = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), width)
-        if single:
+        if not listed:
             fixed.append(raw)
         else:
             parts.append(_binary(raw.reshape(-1), owner * width))
 
     if pa.types.is_dictionary(kind):
-        _leaves(array.dictionary_decode(), owner, fixed, parts)
+        _leaves(array.dictionary_decode(), owner, fixed, parts, listed=listed)
         return
     add(array.is_valid().cast(pa.uint8()).to_numpy(zero_copy_only=False))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lengths = pc.fill_null(array.value_lengths(), 0).cast(pa.int64()).to_numpy(zero_copy_only=False)
         add(lengths)
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        _leaves(array.flatten(), ends[owner], fixed, parts)
+        _leaves(array.flatten(), ends[owner], fixed, parts, listed=True)
     elif pa.types.is_struct(kind):
         for child in array.flatten():
-            _leaves(child, owner, fixed, parts)
+            _leaves(child, owner, fixed, parts, listed=listed)
     elif pa.types.is_fixed_size_binary(kind):
-        _leaves(array.cast(pa.binary()), owner, fixed, parts)
+        _leaves(array.cast(pa.binary()), owner, fixed, parts, listed=listed)
     elif pa.types.is_boolean(kind):
         add(pc.fill_null(array, False).cast(pa.uint8()).to_numpy(zero_copy_only=False))
     elif pa.types.is_timestamp(kind):

@@ -40,7 +40,7 @@ def certify(folder: Path, *shards: Path) -> AuditResult:
 def two_shards(folder: Path) -> tuple[list[Row], list[Row]]:
     """A clean shard, and one with a bad row in its middle."""
     clean, other = rows_of(CLEAN[:3]), rows_of(CLEAN[3:])
-    spoiled = OPERATORS["usage-off-by-one"]([*rows_of(CLEAN[3:5], first=10), *rows_of(CLEAN[:1], first=20)])
+    spoiled = OPERATORS["usage-off-by-one"](rows_of(CLEAN[:1], first=20))
     spoiled[-1]["sample_index"] = 1
     other = [*rows_of(CLEAN[5:7], first=30), spoiled[-1], *rows_of(CLEAN[7:], first=40)]
     write_shard(folder / "shards" / "a.parquet", clean, format_name="kimi_k2")
