@@ -142,9 +142,13 @@ class Maker:
     async def _answer(self, prompt: Prompt, item: Item, number: int) -> tuple[Capture, Judgement]:
         capture = await self._captured(self._request(prompt, item), prompt)
         extra: tuple[Any, ...] = ()
-        if capture.transport is Transport.GENERATE:
-            capture, extra = derive_fields(capture, codec=self._codec, fmt=self._format)
-        judgement = judge_capture(capture, codec=self._codec, fmt=self._format, extra=extra)
+        try:
+            if capture.transport is Transport.GENERATE:
+                capture, extra = derive_fields(capture, codec=self._codec, fmt=self._format)
+            judgement = judge_capture(capture, codec=self._codec, fmt=self._format, extra=extra)
+        except Exception as error:
+            # A fault of a parser or of ours on one answer must not end a run of a night; many trip the wire.
+            raise Failed("not-judged", f"{type(error).__name__}: {error}", 1) from error
         self._seen(number, capture, judgement)
         return capture, judgement
 

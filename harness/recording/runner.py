@@ -114,7 +114,7 @@ class _Run:
         self._on_event("tokenizer", {"message": "loading"})
         folder = rendering.tokenizer_folder(plan.tokenizer, facts)
         codec = rendering.load(folder, trust_remote_code=plan.trust_remote_code)
-        await asyncio.to_thread(rendering.refuse_foreign, folder, codec, facts, plan.api_key)
+        await asyncio.to_thread(rendering.refuse_foreign, folder, codec, facts, serving.api_key)
         fmt = served_format(facts, codec)
         if fmt is None:
             raise ShardgateError(

@@ -16,6 +16,7 @@ from contracts.errors import ShardgateError
 from contracts.records import ServerFacts
 from harness.client import Client
 from harness.server import BootProgress, Deployment, ServerError, SGLangServer, Unreachable, attach_async
+from harness.server.flags import text_of
 from harness.wire_errors import ClientError
 
 OnEvent = Callable[[str, dict[str, Any]], None]
@@ -62,7 +63,7 @@ class Serving:
         self._flags = flags
         self._log_folder = log_folder
         self._on_event = on_event
-        self._api_key = api_key
+        self.api_key = api_key
         self._restarts = restarts
         self._patience = patience
         self._health_seconds = health_seconds
@@ -91,7 +92,7 @@ class Serving:
             return await self._boot()
         assert self._url is not None
         self._on_event("attach", {"message": self._url})
-        return (await attach_async(self._url, api_key=self._api_key, wait=self._patience)).facts
+        return (await attach_async(self._url, api_key=self.api_key, wait=self._patience)).facts
 
     async def open(self, facts: ServerFacts, adopt: Callable[[ServerFacts], ServerFacts]) -> None:
         """Open the client. `adopt` checks a server's facts after a recovery and returns those to record."""
@@ -102,7 +103,7 @@ class Serving:
         if self._client is not None:
             await self._client.__aexit__(None, None, None)
         client = Client(
-            facts.base_url, facts=facts, concurrency=1 << 16, timeout=REQUEST_LIMIT, api_key=self._api_key
+            facts.base_url, facts=facts, concurrency=1 << 16, timeout=REQUEST_LIMIT, api_key=self.api_key
         )
         self._client = await client.__aenter__()
 
@@ -125,6 +126,8 @@ class Serving:
         self._server = self._deployment.server(
             extra_flags=self._flags, log_path=_unused(self._log_folder / name), on_progress=told
         )
+        # A deployment may set the key that its server asks for.
+        self.api_key = self.api_key or text_of(self._server.flags, "api_key")
         await self._server.start_async()
         return await self._server.facts_async()
 
@@ -197,7 +200,7 @@ class Serving:
             with suppress(TimeoutError):
                 try:
                     async with asyncio.timeout(left):
-                        found = await attach_async(self._url, api_key=self._api_key, wait=left)
+                        found = await attach_async(self._url, api_key=self.api_key, wait=left)
                     return found.facts
                 except ServerError as error:
                     why = error.what
