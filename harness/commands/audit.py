@@ -5,7 +5,6 @@ Place in the flow: outermost; calls `contracts.run` and the reports. Imports lig
 
 from __future__ import annotations
 
-import difflib
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 from contracts.errors import ShardgateError
 from contracts.records import Profile
 from harness.commands import shell
+from harness.commands.audit_inputs import Inputs, input_options, there
 from harness.commands.audit_progress import AuditProgress
 from harness.commands.progress import Progress
 
@@ -56,6 +56,7 @@ _FILE = click.Path(dir_okay=True, path_type=Path)
 @click.option("--html", type=_FILE, metavar="FILE", help="Write a self-contained HTML report.")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML, for CI systems.")
 @click.option("--sarif", type=_FILE, metavar="FILE", help="Write SARIF 2.1.0, for code-scanning services.")
+@input_options
 @shell.trust_option
 @shell.json_option
 def audit(
@@ -71,6 +72,7 @@ def audit(
     sarif: Path | None,
     trust_remote_code: bool,
     as_json: bool,
+    **more: Any,
 ) -> int:
     """Check SHARDS (parquet files or folders of them) against the contract; read-only without --certify.
 
@@ -78,18 +80,23 @@ def audit(
     rows name is used, if it is on this machine and its tokenizer is the recorded one; where there is none,
     the rules that compare ids with text stay unchecked, and that is told.
     """
-    waivers = _waivers(waive, reason)
+    waivers, inputs = _waivers(waive, reason), Inputs(**more)
     for path in shards:
-        _there(path, "shards", "give parquet files, or folders that hold some")
+        there(path, "shards", "give parquet files, or folders that hold some")
     if tokenizer is not None:
-        _there(tokenizer, "tokenizer", "give the model's folder, or its tokenizer.json")
+        there(tokenizer, "tokenizer", "give the model's folder, or its tokenizer.json")
     reports = {"HTML": html, "JUnit": junit, "SARIF": sarif}
     _check_reports(reports)
+    inputs.check(certify)
+    inputs.load_rules()
+    thresholds = inputs.load_thresholds()
     from contracts.run import audit as audit_shards
 
     start = time.monotonic()
     with Progress() as progress:
-        codec = _codec(shards, tokenizer, trust_remote_code, progress)
+        tokenizer = tokenizer or recorded_tokenizer(shards)
+        given = inputs.load_given(tokenizer)
+        codec = _codec(tokenizer, trust_remote_code, progress)
         result = audit_shards(
             shards,
             profile=profile,
@@ -97,8 +104,17 @@ def audit(
             certify=certify,
             waivers=waivers,
             strength=strength,
+            thresholds=thresholds,
+            given=given,
+            processes=inputs.processes,
+            encode=inputs.encode,  # type: ignore[arg-type]
             on_progress=AuditProgress(progress, shards),
         )
+        _write_rates(result, inputs.stats_out, progress)
+        if inputs.sign_key is not None and result.certificate is not None:
+            from contracts.signing import sign_certificate
+
+            progress.say(f"signed: {sign_certificate(result.certificate, inputs.sign_key)}")
         _write_reports(result, reports, codec, time.monotonic() - start, progress)
     _tell(result, as_json)
     return shell.FINDINGS if result.errors else shell.HOLDS
@@ -121,34 +137,6 @@ def _waivers(rules: tuple[str, ...], reasons: tuple[str, ...]) -> dict[str, str]
     return dict(zip(rules, reasons, strict=True))
 
 
-def _there(path: Path, what: str, remedy: str) -> None:
-    """Raise where `path` is not there, and name what is there under a similar name."""
-    try:
-        path.lstat()
-        if path.exists():
-            return
-        raise ShardgateError(
-            f"the {what} are not there" if what == "shards" else f"the {what} is not there",
-            where=str(path),
-            why="it is a link to something that is not there",
-            remedy=remedy,
-        )
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    near = path
-    while not near.parent.is_dir() and near.parent != near.parent.parent:
-        near = near.parent
-    why = f"{near.parent} is there, but holds no `{near.name}`"
-    similar: list[str] = []
-    if near.parent.is_dir():
-        similar = difflib.get_close_matches(near.name, [entry.name for entry in near.parent.iterdir()], n=3)
-    if similar:
-        remedy = f"did you mean {' or '.join(f'`{near.parent / name}`' for name in similar)}? Else {remedy}"
-    raise ShardgateError(
-        f"the {what} {'are' if what == 'shards' else 'is'} not there", where=str(path), why=why, remedy=remedy
-    )
-
-
 def _check_reports(reports: dict[str, Path | None]) -> None:
     from harness.report.files import check_writable
 
@@ -163,14 +151,21 @@ def _check_reports(reports: dict[str, Path | None]) -> None:
         )
 
 
-def _codec(shards: tuple[Path, ...], tokenizer: Path | None, trust: bool, progress: Progress) -> Codec | None:
-    found = tokenizer or recorded_tokenizer(shards)
-    if found is None:
+def _codec(tokenizer: Path | None, trust: bool, progress: Progress) -> Codec | None:
+    if tokenizer is None:
         return None
     from contracts.tokens import load_codec
 
-    progress("tokenizer", {"message": str(found)})
-    return load_codec(found, trust_remote_code=trust)
+    progress("tokenizer", {"message": str(tokenizer)})
+    return load_codec(tokenizer, trust_remote_code=trust)
+
+
+def _write_rates(result: AuditResult, path: Path | None, progress: Progress) -> None:
+    if path is None or result.measured is None:
+        return
+    from contracts.given import write_rates
+
+    progress.say(f"rates: {write_rates(path, result.measured)}")
 
 
 def _write_reports(

@@ -52,7 +52,7 @@ class AuditProgress:
         finished = sum(self._read.get(name, 0) >= count for name, count in self._rows.items())
         words = [f"{finished} of {len(self._rows)} shards"]
         if rate:
-            words.append(f"{rate:,.0f} rows/s")
+            words.append(f"{rate:,.0f} rows/s" if rate >= 10 else f"{rate:.1f} rows/s")
         of = self._rows.get(shard, 0)
         words.append(f"{Path(shard).name} {self._read[shard]:,}/{of:,}")
         # A file that grew since its footer was read must not give a bar beyond its end.
