@@ -98,7 +98,7 @@ def _leaves(
     """Add what an array holds: row r of the table owns its elements owner[r] to owner[r + 1].
 
     One element a row goes into `fixed`, arrays [rows, bytes]; what is `listed`, inside of lists, into
-    `parts`, binary arrays. Which of the two depends on the type alone, so that a row's bytes do not depend on others.
+    `parts`, binary arrays. Which of the two the type alone decides: a row's bytes depend on no other row.
     """
     import numpy as np
     import pyarrow as pa

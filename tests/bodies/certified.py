@@ -14,12 +14,13 @@ from contracts import audit, write_shard
 from contracts.shard import Row, seal
 from fixtures.corruptions.rows import CLEAN, codec, rows_of
 
-EACH = len(CLEAN)
+CASES = CLEAN[:8]
+EACH = len(CASES)
 
 
 def rows_in(number: int) -> list[Row]:
     """The rows of shard `number`: one of each clean case, told from other shards' by id and sample index."""
-    rows = rows_of(CLEAN, first=100 * number)
+    rows = rows_of(CASES, first=100 * number)
     return [seal({**row, "sample_index": number}) for row in rows]
 
 
