@@ -17,18 +17,13 @@ import pandera.polars as pa
 import polars as pl
 from pandera.errors import SchemaError, SchemaErrors
 
-from contracts.rules.registry import RULES
-from contracts.shard import arrow_schema
+from contracts.contract import columns_model
+from contracts.rules.registry import RULES, Strength
 
 
-def shard_schema(strength: str = "token") -> pa.DataFrameSchema:
-    """Return the pandera schema of a shard's frame: every column, its type, nothing else, in order.
-
-    Nulls are the rule `null-value`'s, which names the row.
-    """
-    empty = pl.DataFrame(pl.from_arrow(arrow_schema(strength).empty_table()))
-    columns = {name: pa.Column(dtype, nullable=True) for name, dtype in empty.schema.items()}
-    return pa.DataFrameSchema(columns, strict=True, ordered=True, name=f"shard-{strength}")
+def shard_schema(strength: Strength = "token") -> pa.DataFrameSchema:
+    """Return the pandera schema of a shard's frame: the base contract's, columns in order, no others."""
+    return columns_model(strength).to_schema()
 
 
 @lru_cache(maxsize=8)
@@ -46,13 +41,13 @@ def verdict_schema(rule_ids: tuple[str, ...]) -> pa.DataFrameSchema:
     return pa.DataFrameSchema(columns, strict=True, name="verdicts")
 
 
-def type_faults(frame: pl.DataFrame, strength: str = "token") -> list[str]:
+def type_faults(frame: pl.DataFrame, strength: Strength = "token") -> list[str]:
     """Return what pandera says against a frame's columns and types; empty where it is a shard's."""
     return list(_type_faults(tuple(frame.schema.items()), strength))
 
 
 @lru_cache(maxsize=64)
-def _type_faults(columns: tuple[tuple[str, pl.DataType], ...], strength: str) -> tuple[str, ...]:
+def _type_faults(columns: tuple[tuple[str, pl.DataType], ...], strength: Strength) -> tuple[str, ...]:
     """Validate an empty frame of these columns: the answer depends on nothing else."""
     try:
         shard_schema(strength).validate(pl.DataFrame(schema=dict(columns)), lazy=True)
