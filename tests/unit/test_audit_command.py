@@ -1,4 +1,4 @@
-"""`shardgate audit` as it is typed: progress, reports, what else it takes, GitHub, and wrong use that is told.
+"""`shardgate audit` as it is typed: progress, reports, what else it takes, GitHub, and wrong use told.
 
 Place in the flow: tests the command in processes of their own; the rows are those of `fixtures/corruptions`.
 """
