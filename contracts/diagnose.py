@@ -87,6 +87,9 @@ def _reasoning(fields: Fields, framing: Framing, truth: Truth, place: _Place) ->
         )
     elif wrote and got.startswith(wrote) and got != wrote:
         yield place("content-in-reasoning", SegmentKind.CONTENT, truth.first(SegmentKind.CONTENT))
+    elif truth.late_opener is not None and got.strip() == wrote.replace(framing.format.opener, "", 1).strip():
+        at = truth.late_opener.start
+        yield place("opener-undetermined", SegmentKind.OPENER, at, "one after white space is gone")
     else:
         yield place("reasoning-altered", kind, start)
 

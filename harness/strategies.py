@@ -22,82 +22,7 @@ from contracts.formats import Format
 from contracts.layouts import Parts
 from contracts.records import Json, ThinkingMode
 from contracts.tokens import Codec
-
-ODD_TEXTS = (
-    "",
-    " ",
-    "\n",
-    "\n\n",
-    "\r\n",
-    "\t",
-    " \n ",
-    "Hello",
-    "a",
-    "ok.",
-    "{}",
-    "[]",
-    "null",
-    '"',
-    "\\",
-    "<",
-    "</",
-    "<|",
-    "|>",
-    "<think",
-    "/think>",
-    "<b>x</b>",
-    "<script>alert(1)</script>",
-    "&lt;think&gt;",
-    "```\ncode\n```",
-    "é",
-    "e\u0301",
-    "日本語",
-    "中文。",
-    "👩‍👩‍👧",
-    "🇨🇭",
-    "\u200b",
-    "\u202e",
-    "\ufeff",
-    "\u2028",
-    "\x00",
-    "\x1b[31m",
-    "\ufffd",
-    "functions.f:0",
-    "3 < 4",
-    "a:0",
-)
-"""Texts that have broken parsers, encoders or terminals."""
-
-ARGUMENTS = (
-    "{}",
-    '{"city": "Paris"}',
-    '{"city":"Paris"}',
-    '{"a": {"b": [1, 2, {"c": null}]}}',
-    '{"x": 1e3}',
-    '{"x": -0}',
-    '{"x": "\\u00e9"}',
-    '{"x": "é"}',
-    '{"x": "\\ud800"}',
-    '{"x": "a\\/b"}',
-    '{"a": 1, "a": 2}',
-    "{ }",
-    '{"x": true}',
-    '{"城市": "北京"}',
-    '{"s": "<think>"}',
-    '{"s": "}"}',
-    '{"q": "a\\nb"}',
-    '{"x": 1.0}',
-    '{"x": 01}',
-    "[1]",
-    "null",
-    '{"x": "',
-    "{",
-    "",
-    '"text"',
-    '{"deep": ' + "[" * 40 + "]" * 40 + "}",
-    '{"long": "' + "x" * 500 + '"}',
-)
-"""Call arguments in every spelling: canonical, odd, and no JSON at all."""
+from harness.odd_inputs import ARGUMENTS, CALL_IDS, CALL_NAMES, ODD_TEXTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,17 +223,19 @@ def spell(text: str, codec: Codec) -> list[int]:
 
 @lru_cache(maxsize=64)
 def pieces(fmt: Format, codec: Codec) -> st.SearchStrategy[tuple[int, ...]]:
-    """One piece of a disturbed stream: a marker, a spelled marker, text, a call, a fragment, any token."""
+    """One piece of a disturbed stream: a marker, whole, spelled or half; text, a call, any token."""
     markers = [*fmt.markers, *fmt.end_tokens, *fmt.reserved]
     size = codec.vocab_size or 1
     whole = st.sampled_from([tuple(codec.encode(text)) for text in markers])
     spelled = st.sampled_from([tuple(spell(text, codec)) for text in markers])
+    halves = [half for text in markers for half in (text[: len(text) // 2], text[len(text) // 2 :])]
+    half = st.sampled_from([tuple(codec.encode(text)) for text in halves])
     odd = st.sampled_from([tuple(codec.encode(text)) for text in ODD_TEXTS])
     split = st.sampled_from([tuple(spell(text, codec)) for text in ("Hello", "日本", '{"a": 1}', "the end")])
     fragment = st.sampled_from([tuple(codec.encode(c))[:1] for c in ("日", "🙂", "é", "\U0001f1e8")])
     text = st.text(max_size=8).map(lambda value: tuple(codec.encode(value)))
     anything = st.integers(0, size - 1).map(lambda token: (token,))
-    choices = [whole, spelled, odd, split, fragment, text, anything]
+    choices = [whole, spelled, half, odd, split, fragment, text, anything]
     if fmt.tools is not None:
         choices.insert(1, _calls(fmt, codec))
     return st.one_of(choices)
@@ -340,31 +267,57 @@ def _around(text: str, marker: str) -> list[int]:
     return [] if at < 0 else [at, at + len(marker)]
 
 
-CALL_IDS = (
-    "functions.f:0",
-    "functions.f:7",
-    "f:0",
-    "functions.unknown:0",
-    "3",
-    "",
-    "call_00003",
-    "functions.f 0",
-    "functions.:0",
-    "f",
-    " functions.f:0\n",
-    "functions.a.b-c_d:1",
-    "函数:0",
-    "functions.f:00",
-)
-"""Call ids of every shape, for families whose model writes them."""
+EDITS = ("drop", "double", "replace", "swap", "split", "space")
+"""What `edited_streams` does to a token: leaves it out, writes it twice, puts another piece in its place,
+exchanges it with the next, writes it in smaller tokens, puts white space before it."""
 
-CALL_NAMES = ("f", "get_weather", "a.b-c_d", "unknown", "", " f", "f\n", "函数", "f(x)", '"', "functions.f")
-"""Function names of every shape: declared, unknown, empty, odd."""
+
+@lru_cache(maxsize=64)
+def edited_streams(fmt: Format, codec: Codec, *, tools: bool = True) -> st.SearchStrategy[Stream]:
+    """Safe streams with one to three of `EDITS` done to tokens, markers as likely as all the rest."""
+    markers = {codec.token_id(text) for text in (*fmt.markers, *fmt.end_tokens)} - {None}
+    edits = st.tuples(
+        st.sampled_from(EDITS), st.booleans(), st.integers(0, 63), pieces(fmt, codec), st.sampled_from(" \n")
+    )
+
+    def edit(stream: Stream, drawn: list[tuple[str, bool, int, tuple[int, ...], str]]) -> Stream:
+        ids = stream.ids
+        for kind, at_marker, where, piece, space in drawn:
+            places = [at for at, token in enumerate(ids) if not at_marker or token in markers]
+            if not places:
+                continue
+            at = places[where % len(places)]
+            this = ids[at : at + 1]
+            new = {
+                "drop": (),
+                "double": this * 2,
+                "replace": piece,
+                "swap": ids[at + 1 : at + 2] + this,
+                "split": _split(this[0], codec),
+                "space": (*codec.encode(space), *this),
+            }[kind]
+            ids = ids[:at] + new + ids[at + (2 if kind == "swap" else 1) :]
+        return _as_finished(replace(stream, ids=ids), fmt, codec)
+
+    return st.builds(edit, safe_streams(fmt, codec, tools=tools), st.lists(edits, min_size=1, max_size=3))
+
+
+def _split(token: int, codec: Codec) -> tuple[int, ...]:
+    try:
+        return tuple(spell(codec.decode_bytes([token]).decode(), codec))
+    except ValueError:
+        return (token,)
+
+
+def _as_finished(stream: Stream, fmt: Format, codec: Codec) -> Stream:
+    """Say `stop` of a stream that ends with an end token, `length` of any other."""
+    ended = bool(stream.ids) and stream.ids[-1] in {codec.token_id(text) for text in fmt.end_tokens}
+    return replace(stream, finish_reason="stop" if ended else "length")
 
 
 @lru_cache(maxsize=64)
 def disturbed_streams(fmt: Format, codec: Codec, *, tools: bool = True) -> st.SearchStrategy[Stream]:
-    """Any stream at all: pieces in any order, and safe streams with pieces put in, cut at any token."""
+    """Any stream at all: pieces in any order; safe streams with pieces put in, cut, or edited."""
     one = pieces(fmt, codec)
     free = st.lists(one, max_size=8).map(lambda parts: tuple(token for part in parts for token in part))
     ends = [codec.encode(text) for text in fmt.end_tokens]
@@ -374,8 +327,7 @@ def disturbed_streams(fmt: Format, codec: Codec, *, tools: bool = True) -> st.Se
         at = int(where * len(stream.ids))
         ids = stream.ids[:at] + piece + stream.ids[at:]
         kept = ids[: max(0, round(keep * len(ids)))]
-        ended = bool(kept) and kept[-1] in end_ids
-        return replace(stream, ids=kept, finish_reason="stop" if ended else "length")
+        return _as_finished(replace(stream, ids=kept), fmt, codec)
 
     unit = st.floats(0, 1, allow_nan=False)
     patched = st.builds(
@@ -395,4 +347,4 @@ def disturbed_streams(fmt: Format, codec: Codec, *, tools: bool = True) -> st.Se
         st.sampled_from((ThinkingMode.THINKING, ThinkingMode.INSTANT)),
         st.booleans(),
     )
-    return st.one_of(loose, patched)
+    return st.one_of(loose, patched, edited_streams(fmt, codec, tools=tools))

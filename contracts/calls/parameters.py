@@ -127,9 +127,10 @@ class ParameterCalls(ToolSyntax):
             if not wrapped and (raw[at : begin.start()].strip() if section.calls else begin.start() != start):
                 break  # text before a call that no section holds: the call is a section of its own
             self._gap(section, raw, at, begin.start(), self.separator if section.calls else None)
-            call, at = self._call(raw, begin, end)
+            calls, at = self._calls(raw, begin, end)
             # A family's call outside the family's section is not in its own spelling.
-            section.calls.append(call if wrapped or not opening else replace(call, canonical=False))
+            own = wrapped or not opening
+            section.calls.extend(call if own else replace(call, canonical=False) for call in calls)
         if wrapped:
             self._gap(section, raw, at, end, self.section_end)
         elif section.calls:
@@ -152,7 +153,8 @@ class ParameterCalls(ToolSyntax):
         if at < end and text_of(raw, at, end) not in expected:
             section.between.append((at, end))
 
-    def _call(self, raw: bytes, begin: re.Match[bytes], end: int) -> tuple[ReadCall, int]:
+    def _calls(self, raw: bytes, begin: re.Match[bytes], end: int) -> tuple[list[ReadCall], int]:
+        """Read the call that begins here, or several where its outer tag holds more than one."""
         following = _loose(self.call_begin).search(raw, begin.end(), end)
         limit = end if following is None else following.start()
         finish = _loose(self.call_end).search(raw, begin.end(), limit)
@@ -162,14 +164,37 @@ class ParameterCalls(ToolSyntax):
             last = self.call_end.split()[-1].encode()
             found = raw.find(last, begin.end(), limit)
             until, at = (found, found + len(last)) if found >= 0 else (limit, limit)
-        header, rest = self._header(text_of(raw, begin.end(), until))
+        inner = re.escape(self._inner) or rb"(?!)"
+        starts = [
+            begin.end(),
+            *(found.end() for found in re.compile(inner).finditer(raw, begin.end(), until)),
+        ]
+        if len(starts) == 1:
+            return [self._call(raw, begin.start(), begin.end(), until, at, finish is not None)], at
+        close = self.call_end.split()[0]
+        calls = []
+        for number, start in enumerate(starts):
+            last_one = number == len(starts) - 1
+            body = text_of(raw, start, until if last_one else starts[number + 1] - len(self._inner)).strip()
+            header, rest = self._header(body.removesuffix(close))
+            whole = finish is not None if last_one else body.endswith(close)
+            calls.append(ReadCall(header, rest.strip(), start - len(self._inner), whole, canonical=False))
+        return calls, at
+
+    @property
+    def _inner(self) -> bytes:
+        """Return the tag inside a call's outer tag that begins the call itself, empty for none."""
+        _, *inner = self.call_begin.split()
+        return inner[0].encode() if len(inner) == 1 and inner[0].startswith("<") else b""
+
+    def _call(self, raw: bytes, start: int, body: int, until: int, at: int, complete: bool) -> ReadCall:
+        header, rest = self._header(text_of(raw, body, until))
         arguments = rest.strip()
         left = self.parameter_begin[: len(self.parameter_begin) - len(self.parameter_begin.lstrip())]
         right = self.parameter_end[len(self.parameter_end.rstrip()) :]
         inner = left + arguments + right if arguments else ""
         written = f"{self.call_begin.lstrip()}{header}{self.name_end}{inner}{self.call_end}"
-        canonical = text_of(raw, begin.start(), at) == written
-        return ReadCall(header, arguments, begin.start(), finish is not None, canonical), at
+        return ReadCall(header, arguments, start, complete, text_of(raw, start, at) == written)
 
     def _header(self, body: str) -> tuple[str, str]:
         """Divide a call's text into the name and what follows it."""
@@ -212,8 +237,10 @@ class ParameterCalls(ToolSyntax):
 def _same_value(value: Any, written: Parameter) -> bool:
     text = written.value.strip()
     if isinstance(value, str):
-        as_text = written.is_text is not False and value.strip() == text
-        return as_text or (not written.is_text and same_json(json.dumps(value), text))
+        # Unmarked, a text is what stands there: one stripped, or freed of its quotes, is another.
+        if written.is_text is False:
+            return same_json(json.dumps(value), text)
+        return value == written.value
     if written.is_text:
         return False
     if value is None or isinstance(value, bool):
