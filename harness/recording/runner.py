@@ -128,9 +128,6 @@ class _Run:
             renderer = rendering.Renderer(
                 folder, codec, template=plan.chat_template, trust_remote_code=plan.trust_remote_code
             )
-            from harness.parsers import registered_parsers
-
-            await asyncio.to_thread(registered_parsers)  # fields are derived by them; imported here once
 
         def recorded(told: ServerFacts) -> ServerFacts:
             told = replace(told, tokenizer_sha256=told.tokenizer_sha256 or codec.sha256)
@@ -154,8 +151,12 @@ class _Run:
         begun = pin(plan.folder, pinned, {"server": facts.base_url, "started": _now()})
         store = await asyncio.to_thread(Store, plan.folder, fmt.name, plan.limits)
         try:
-            if begun and plan.retry_failed:
-                store.forget_failures()
+            again = store.forget_failures() if begun and plan.retry_failed else 0
+            if renderer and (again or store.captured + len(store.failed) < checked.generations):
+                from harness.parsers import registered_parsers
+
+                # Fields are derived by them; imported once, before any answer waits for it.
+                await asyncio.to_thread(registered_parsers)
             await serving.open(facts, adopt)
             self._tripwire = Tripwire(facts, fmt, plan.cohort) if plan.tripwire else None
             return await self._recorded(serving, lock, checked, store, codec, fmt, renderer)
