@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 MAX_ROWS = 8192
-MAX_BYTES = 96 << 20
-"""Uncompressed bytes of a batch; the checks need some four times as much while they run."""
+MAX_BYTES = 48 << 20
+"""Uncompressed bytes of a batch. The checks need some four times as much; more only costs page faults."""
 
 
 def read_batches(

@@ -75,11 +75,13 @@ def decoded(codec: Codec, ids: Flat) -> tuple[pa.Array, np.ndarray[Any, Any]] | 
         return None
     tokens, known = table
     values, offsets = ids
-    inside = (values >= 0) & (values < len(known))
-    if not inside.all():
+    bad = np.zeros(len(offsets) - 1, dtype=bool)
+    if len(values) and not 0 <= values.min() <= values.max() < len(known):
+        inside = (values >= 0) & (values < len(known))
         values = np.where(inside, values, 0)
-    good = inside & known[values]
-    bad = rows_with(~good, offsets) if not good.all() else np.zeros(len(offsets) - 1, dtype=bool)
+        bad |= rows_with(~inside, offsets)
+    if not known.all():
+        bad |= rows_with(~known[values], offsets)
     taken = tokens.take(pa.array(values))
     ends = np.frombuffer(taken.buffers()[1], dtype=np.int32)[: len(values) + 1].astype(np.int64)
     cuts = pa.py_buffer(np.ascontiguousarray(ends[offsets]))

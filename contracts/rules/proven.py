@@ -305,10 +305,8 @@ def _markers(batch: Batch, fmt: Format, codec: Codec) -> tuple[np.ndarray[Any, A
     table = np.zeros(size, dtype=np.uint8)
     for token, number in numbers.items():
         table[token] = number
-    inside = (
-        values if not len(values) or 0 <= values.min() <= values.max() < size else values.clip(0, size - 1)
-    )
-    codes = table[inside]
+    within = not len(values) or 0 <= values.min() <= values.max() < size
+    codes = np.take(table, values if within else values.clip(0, size - 1))
     at = np.flatnonzero(codes)
     rows = np.searchsorted(offsets, at, side="right") - 1
     first = np.searchsorted(at, offsets[:-1], side="left")
