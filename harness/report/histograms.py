@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.report.audit_summary import share
+from harness.report.audit_summary import count, share
 from harness.report.text import safe
 
 WIDTH = 360
@@ -55,12 +55,12 @@ def length_chart(title: str, lengths: Mapping[str, Any]) -> Chart:
     first = next((at for at, entry in enumerate(bins) if entry[2]), 0)
     pairs = [(_span(low, high), rows) for low, high, rows in bins[first:]]
     present, absent = lengths["present"], lengths["absent"]
-    words = f"{present:,} rows"
+    words = count(present, "row")
     if present:
         words += f", on average {lengths['total'] / present:,.0f}, at most {lengths['longest']:,}"
     words += f" {lengths['unit']}"
     if absent:
-        words += f"; {absent:,} rows have none"
+        words += f"; {count(absent, 'row')} without any"
     return Chart(title, _bars(pairs, present), words, lengths["unit"], tilted=len(pairs) > 7)
 
 
