@@ -21,7 +21,9 @@ RATE_BUT_SFT: dict[Profile, Severity | None] = dict.fromkeys(
 BLOCK = 32
 """Tokens that are compared at once when loops are looked for."""
 NEEDED = 4
-"""How often a pattern must be seen inside a block, so that the longest one is a block less this."""
+"""How many tokens of a block must be seen a second time: the longest pattern is a block less this."""
+PAIRS_AT_ONCE = 4096
+"""Places and periods that are looked at together."""
 
 
 def _raw() -> pl.Expr:
@@ -67,7 +69,7 @@ def looping(ids: pl.Series, loop_tokens: int) -> pl.Series:
     """Return per row (rows,) whether its ids hold a loop of at least `loop_tokens` tokens.
 
     Blocks at a stride are compared with themselves, shifted by each period: a loop covers a whole block
-    wherever it begins. What passes that is looked at token by token, row by row; few good rows do.
+    wherever it begins. Only where a block repeats itself are the tokens around it looked at, for that period.
     """
     import numpy as np
     import polars as pl
@@ -77,39 +79,51 @@ def looping(ids: pl.Series, loop_tokens: int) -> pl.Series:
     size = min(BLOCK, max(loop_tokens // 2, NEEDED * 2))
     stride = max(loop_tokens - size, 1)
     found = np.zeros(len(ids), dtype=bool)
-    suspects: set[tuple[int, int]] = set()
-    if len(flat) >= size:
-        blocks = np.lib.stride_tricks.sliding_window_view(flat, size)[::stride]
-        same = blocks[:, :1] == blocks[:, 1 : size - NEEDED + 1]
-        at, period = np.nonzero(same)
-        for more in range(1, NEEDED):
-            keep = blocks[at, more] == blocks[at, more + period + 1]
-            at, period = at[keep], period[keep]
-        keep = [_repeats(blocks[a], p + 1) for a, p in zip(at.tolist(), period.tolist(), strict=True)]
-        chosen = np.array(keep, dtype=bool)
-        rows = np.searchsorted(ends, at[chosen] * stride, side="right").tolist()
-        # A loop covers a whole block, which therefore has the loop's own period: no other need be tried.
-        suspects = set(zip(rows, (period[chosen] + 1).tolist(), strict=True))
-    for row, step in suspects:
-        if not found[row]:
-            start = int(ends[row - 1]) if row else 0
-            found[row] = longest_run(flat[start : ends[row]], step) >= loop_tokens
+    if len(flat) < size:
+        return pl.Series(ids.name, found)
+    blocks = np.lib.stride_tricks.sliding_window_view(flat, size)[::stride]
+    at, period = np.nonzero(blocks[:, :1] == blocks[:, 1 : size - NEEDED + 1])
+    period += 1
+    for place in range(1, size - 1):
+        inside = np.minimum(place + period, size - 1)
+        keep = (place + period >= size) | (blocks[at, place] == blocks[at, inside])
+        at, period = at[keep], period[keep]
+    rows = np.searchsorted(ends, at * stride, side="right")
+    starts = np.concatenate([[0], ends])
+    while len(at):
+        some = slice(0, PAIRS_AT_ONCE)
+        bounds = starts[rows[some]], starts[rows[some] + 1]
+        longest = _run_around(flat, at[some] * stride, period[some], *bounds, loop_tokens)
+        found[rows[some][longest >= loop_tokens]] = True
+        left = np.flatnonzero(~found[rows[PAIRS_AT_ONCE:]]) + PAIRS_AT_ONCE
+        at, period, rows = at[left], period[left], rows[left]
     return pl.Series(ids.name, found)
 
 
-def _repeats(block: np.ndarray, period: int) -> bool:
-    return bool((block[period:] == block[:-period]).all())
+def _run_around(
+    flat: np.ndarray,
+    place: np.ndarray,
+    period: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    reach: int,
+) -> np.ndarray:
+    """Return the length of the part around each place (n,) that has the period, within `reach` each way.
 
-
-def longest_run(ids: np.ndarray, period: int) -> int:
-    """Return the length in tokens of the longest part of `ids` (tokens,) that has this period."""
+    `start` and `end` (n,) bound the row that the place is in.
+    """
     import numpy as np
 
-    if len(ids) <= period:
-        return 0
-    other = np.flatnonzero(np.concatenate([[True], ids[period:] != ids[:-period], [True]]))
-    longest = int(np.diff(other).max()) - 1
-    return longest + period if longest > 0 else 0
+    here = place[:, None] + np.arange(-reach, reach)
+    there = here + period[:, None]
+    inside = (here >= start[:, None]) & (there < end[:, None])
+    last = len(flat) - 1
+    same = inside & (flat[here.clip(0, last)] == flat[there.clip(0, last)])
+    stop = np.zeros((len(place), 1), dtype=bool)
+    after = np.argmin(np.hstack([same[:, reach:], stop]), axis=1)
+    before = np.argmin(np.hstack([same[:, reach - 1 :: -1], stop]), axis=1)
+    longest: np.ndarray = after + before + period
+    return longest
 
 
 @bulk(
