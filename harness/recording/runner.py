@@ -287,6 +287,10 @@ class _Run:
         while True:
             status.in_flight, status.limit = pacer.under_way, pacer.limit
             status.outages = serving.outages
+            if serving.away:
+                # What is told now is the boot or the wait.
+                await asyncio.sleep(TELL_EVERY)
+                continue
             if status.clock() - looked >= LOOK_AT_SERVER:
                 looked = status.clock()
                 try:

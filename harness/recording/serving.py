@@ -82,6 +82,11 @@ class Serving:
         assert self._client is not None
         return self._client
 
+    @property
+    def away(self) -> bool:
+        """Whether the server is being waited for, or booted again."""
+        return self._recovering.locked()
+
     async def begin(self) -> ServerFacts:
         """Boot or attach, and return what the server says of itself.
 
