@@ -45,6 +45,7 @@ UNBOUNDED = 32_768
 """Tokens that an answer without `max_tokens` is given time for, where the context's length is not known."""
 
 _WEIGHTS = re.compile(rb'"weight_version": ?"([^"\\]*)"')
+_SPANS = re.compile(rb'"weight_versions": ?(\[[^\]]*\])')
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +221,11 @@ class Maker:
         return self._with_weights(capture)
 
     def _with_weights(self, capture: Capture) -> Capture:
-        """Have the row name the weights that made it: an update may come at any time in a run."""
-        found = _WEIGHTS.findall(capture.response_body)
-        told = found[-1].decode("utf-8", "replace") if found else None
+        """Have the row name the weights that made it: an update may come at any time in a run.
+
+        A response that two versions made, one after the other, names both, as `1+2`.
+        """
+        told = weights_told(capture.response_body)
         if told is None or told == capture.server.weight_version:
             return capture
         return replace(capture, server=replace(capture.server, weight_version=told))
@@ -259,6 +262,19 @@ class Maker:
             )
             for cut in cuts
         )
+
+
+def weights_told(body: bytes) -> str | None:
+    """Return the version of the weights that a response names, several joined by `+`; None: it names none.
+
+    Inside a text of the response each quote has a backslash before it, so that none is found there.
+    Source: SGLang 0.5.23, `srt/utils/weight_versions.py`.
+    """
+    if spans := _SPANS.findall(body):
+        told = dict.fromkeys(str(span["version"]) for span in json.loads(spans[-1]))
+        return "+".join(told) or None
+    found = _WEIGHTS.findall(body)
+    return found[-1].decode("utf-8", "replace") if found else None
 
 
 class _NotCounted(Exception):

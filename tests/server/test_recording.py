@@ -187,6 +187,32 @@ def test_sigterm_flushes_and_the_next_start_goes_on(url: str, tmp_path: Path) ->
     assert summary["captured"] == len({row["sample_id"] for row in rows_of(folder, "sample_id")}) == 400
 
 
+def test_rows_name_the_weights_that_made_them_and_aborts_are_asked_again(url: str, tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path / "p.jsonl", questions(400, ignore_eos=True))
+    folder = tmp_path / "run"
+
+    def update(version: str) -> None:
+        body = json.dumps({"new_version": version, "abort_all_requests": True}).encode()
+        request = urllib.request.Request(
+            f"{url}/update_weight_version", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            assert reply.status == 200
+
+    process = start(prompts, folder, "--base-url", url, NO_TRIP, "--transport", "chat", "--concurrency", "4")
+    try:
+        assert until(lambda: committed(folder) > 50_000, process)
+        update("later")
+        assert process.wait(timeout=120) == 0, folder.with_suffix(".out").read_text("utf-8")
+    finally:
+        update("default")
+    state = json.loads((folder / "run.json").read_text("utf-8"))
+    assert state["summary"]["captured"] == 400 and state["summary"]["weight_updates"] >= 1
+    rows = rows_of(folder, "weight_version", "finish_reason")
+    assert {"default", "later"} <= {row["weight_version"] for row in rows}
+    assert "abort" not in {row["finish_reason"] for row in rows}
+
+
 @pytest.mark.parametrize("transport", ["chat", "generate"])
 def test_a_client_killed_at_any_moment_loses_nothing_and_doubles_nothing(
     url: str, tmp_path: Path, transport: str

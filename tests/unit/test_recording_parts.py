@@ -36,7 +36,7 @@ from contracts.records import (
     Usage,
     Verdict,
 )
-from harness.recording.generate import Patience, _fitted
+from harness.recording.generate import Patience, _fitted, weights_told
 from harness.recording.metrics import MetricsPort
 from harness.recording.pacing import Pacer
 from harness.recording.settings import OtherSettings, pin, read_run
@@ -280,6 +280,25 @@ def test_tool_results_answer_the_calls_that_were_made() -> None:
     assert _fitted({"role": "assistant"}, results) is None
     assert _fitted({"role": "assistant", "tool_calls": [call]}, results[1:]) is None
     assert _fitted({"role": "assistant"}, results[1:]) == results[1:]
+
+
+@pytest.mark.parametrize(
+    ("meta", "told"),
+    [
+        ({"weight_version": "1"}, "1"),
+        ({"weight_versions": [{"version": "1", "start": 0, "end": 5}], "weight_version": "1"}, "1"),
+        (
+            {"weight_versions": [{"version": v, "start": 0, "end": 5} for v in "12"], "weight_version": "2"},
+            "1+2",
+        ),
+        ({}, None),
+    ],
+)
+def test_a_response_names_the_weights_that_made_it(meta: dict[str, object], told: str | None) -> None:
+    lie = 'I was made by "weight_version":"9", "weight_versions":[{"version":"8"}]'
+    for spacing in ((",", ":"), (", ", ": ")):
+        body = json.dumps({"text": lie, "meta_info": {"id": "x", **meta}}, separators=spacing).encode()
+        assert weights_told(body) == told
 
 
 @pytest.mark.parametrize(
