@@ -25,10 +25,10 @@ KEYS = ("messages", "conversations", "prompt", "question", "prompt_sha256")
 
 
 def load_eval_set(paths: Path | str | Sequence[Path | str]) -> EvalSet:
-    """Read an eval set: parquet files with `messages` or `prompt_sha256` (shards), or JSON lines.
+    """Read an eval set: parquet files with `messages` or `prompt_sha256` (shards), JSON lines, or text.
 
-    A line is a text, or an object with `messages` (or `conversations`), `prompt` (a text, or messages),
-    `question`, or `prompt_sha256` (hex).
+    Of a `.txt` file each line is a prompt. A line of JSON is a text, or an object with `messages` (or
+    `conversations`), `prompt` (a text, or messages), `question`, or `prompt_sha256` (hex).
 
     Raises:
         GivenError: a file is missing, unreadable, or has none of these.
@@ -120,6 +120,9 @@ def _lines(block: bytes, path: Path) -> Iterable[tuple[str, Any]]:
     for number, line in enumerate(block.split(b"\n"), 1):
         if not line.strip():
             continue
+        if path.suffix == ".txt":
+            yield f"line {number}", line.decode("utf-8", "replace")
+            continue
         try:
             yield f"line {number}", json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -127,7 +130,7 @@ def _lines(block: bytes, path: Path) -> Iterable[tuple[str, Any]]:
                 "the eval set is no JSON lines",
                 where=f"{path}, line {number}",
                 why=str(error),
-                remedy="give one JSON value a line, or a parquet file",
+                remedy="give one JSON value a line, a parquet file, or a .txt file of prompts",
             ) from error
 
 

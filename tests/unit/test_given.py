@@ -54,6 +54,12 @@ def test_a_prompt_of_the_eval_set_is_told(tmp_path: Path, entry: Any) -> None:
     assert result.certified == len(ROWS), "a warning"
 
 
+def test_an_eval_set_of_plain_text(tmp_path: Path) -> None:
+    (tmp_path / "eval.txt").write_text(f"Another one?\n\n{ASKED}\n")
+    found = check(tmp_path, Given(eval_set=load_eval_set(tmp_path / "eval.txt"))).findings
+    assert [(f.rule, f.row) for f in found] == [("eval-overlap", 0)]
+
+
 def test_an_eval_set_of_shards(tmp_path: Path) -> None:
     evals = write_shard(tmp_path / "eval.parquet", [ROWS[2], ROWS[6]], format_name="kimi_k2")
     found = check(tmp_path, Given(eval_set=load_eval_set([evals]))).findings
@@ -102,6 +108,24 @@ def maps(tmp_path: Path, ids: list[int], size: int) -> dict[str, Path]:
 def test_every_form_of_the_map_gives_the_same_tokens(tmp_path: Path) -> None:
     for name, path in maps(tmp_path, USED, codec().vocab_size or 0).items():
         assert load_draft_vocabulary(path).ids.tolist() == USED, name
+
+
+def test_the_map_is_found_in_a_draft_models_folder_among_its_weights(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    offsets, weight = (
+        np.array([token - n for n, token in enumerate(USED)]),
+        np.zeros((4, 4), dtype=np.float16),
+    )
+    save_file({"fc.weight": weight}, tmp_path / "a.safetensors")
+    save_file({"model.d2t": offsets, "lm_head.weight": weight}, tmp_path / "model.safetensors")
+    found = load_draft_vocabulary(tmp_path)
+    assert found.ids.tolist() == USED and found.where.endswith("model.safetensors")
+    (tmp_path / "ids.json").write_text(json.dumps(USED))
+    assert load_draft_vocabulary(tmp_path / "ids.json").sha256 == found.sha256, "one map, one fingerprint"
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(GivenError, match="can't be used"):
+        load_draft_vocabulary(tmp_path)
 
 
 def test_coverage_below_the_threshold_is_told_with_the_map_and_what_it_lacks(tmp_path: Path) -> None:
