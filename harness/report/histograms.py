@@ -58,7 +58,7 @@ def length_chart(title: str, lengths: Mapping[str, Any]) -> Chart:
     words = count(present, "row")
     if present:
         words += f", on average {lengths['total'] / present:,.0f}, at most {lengths['longest']:,}"
-    words += f" {lengths['unit']}"
+        words += f" {lengths['unit']}"
     if absent:
         words += f"; {count(absent, 'row')} without any"
     return Chart(title, _bars(pairs, present), words, lengths["unit"], tilted=len(pairs) > 7)
