@@ -29,7 +29,7 @@ from contracts.certificate import FILE_NAME, CertifiedShard, faults, read_certif
 from contracts.derive import package_version, user_name
 from contracts.errors import ShardgateError
 from contracts.held import folder_held
-from contracts.layout import CERTIFIED, QUARANTINE, parquet_beside, relative
+from contracts.layout import CERTIFIED, QUARANTINE, clear_temporary, parquet_beside, relative
 from contracts.records import Finding, Severity
 from contracts.scan import Scan
 from contracts.segments import VerifiedFile, digest_shard, file_sha256
@@ -155,6 +155,7 @@ def _clear_leftovers(folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    clear_temporary(folder, CERTIFIED, QUARANTINE)
     for path in sorted((folder / CERTIFIED).glob("*.parquet")):
         try:
             ours = SOURCE_KEY.encode() in (pq.read_schema(path).metadata or {})

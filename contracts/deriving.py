@@ -23,7 +23,7 @@ from contracts.certificate import FILE_NAME, Certificate, read_certificate
 from contracts.certified_set import CertifiedSet
 from contracts.derive import DeriveError, Operation, derived_certificate, one_contract, source_entry
 from contracts.held import folder_held
-from contracts.layout import SHARD_SUFFIXES
+from contracts.layout import SHARD_SUFFIXES, clear_temporary
 from contracts.loader import open_certified, verify
 from contracts.scatter import DERIVED_KEY, chosen_rows, shuffled_rows, write_shards
 from contracts.selection import By, parts_of
@@ -247,21 +247,21 @@ def _clear(folder: Path) -> None:
     import pyarrow.parquet as pq
 
     shutil.rmtree(folder / _WORK, ignore_errors=True)
+    clear_temporary(folder, "shards")
     for place in (folder, folder / "shards"):
         for path in sorted(place.glob("*")):
             if path.is_dir():
                 continue
-            ours = path.name.endswith(".tmp") and path.name.startswith(".") and place != folder
-            if path.suffix.lower() in SHARD_SUFFIXES:
-                try:
-                    ours = DERIVED_KEY.encode() in (pq.read_schema(path).metadata or {})
-                except (pa.ArrowException, OSError):
-                    ours = False
-                if not ours:
-                    raise DeriveError(
-                        "the folder holds a shard that deriving did not write",
-                        where=str(path),
-                        remedy="derive into a new folder",
-                    )
-            if ours:
-                path.unlink()
+            if path.suffix.lower() not in SHARD_SUFFIXES:
+                continue
+            try:
+                ours = DERIVED_KEY.encode() in (pq.read_schema(path).metadata or {})
+            except (pa.ArrowException, OSError):
+                ours = False
+            if not ours:
+                raise DeriveError(
+                    "the folder holds a shard that deriving did not write",
+                    where=str(path),
+                    remedy="derive into a new folder",
+                )
+            path.unlink()

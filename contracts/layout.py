@@ -48,10 +48,24 @@ def parquet_beside(
 def strangers(certificate: Certificate) -> list[Path]:
     """Return the files among a set's own, and of their kinds, that its certificate does not name."""
     folder = certificate.folder.resolve()
-    # A name's own place, and what a link there leads to: either may be met when the folders are listed.
+    # A name's own place, its folders' links followed or not, and where a link there leads: each may be
+    # met when folders are listed. Another link to a certified file is a stranger: its rows would count twice.
     named = {folder / name for name in certificate.known_names}
     known = {Path(os.path.normpath(path)) for path in named} | {path.resolve() for path in named}
+    known |= {path.parent.resolve() / path.name for path in named}
     places = {path.parent for path in known} - {folder / QUARANTINE}
     suffixes = frozenset(Path(shard.name).suffix.lower() for shard in certificate.shards)
     found = parquet_beside(folder, sorted(places), SHARD_SUFFIXES | suffixes)
-    return sorted(path for path in found if path not in known and path.resolve() not in known)
+    return sorted(found - known)
+
+
+def clear_temporary(folder: Path, *inside: str) -> None:
+    """Take away half-written files that a killed run left in `folder` and the folders `inside` it.
+
+    Only for who holds the folder: nobody else is writing there.
+    """
+    for path in folder.glob(f".{FILE_NAME}.*.tmp"):
+        path.unlink(missing_ok=True)
+    for name in inside:
+        for path in (folder / name).glob(".*.tmp"):
+            path.unlink(missing_ok=True)

@@ -28,7 +28,8 @@ from contracts.certify import CertifyError
 from contracts.run import AuditResult
 from contracts.shard import Row
 from fixtures.corruptions import OPERATORS
-from fixtures.corruptions.rows import CLEAN, codec, rows_of
+from fixtures.corruptions.rows import codec, rows_of
+from tests.bodies.certified import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,10 +40,10 @@ def certify(folder: Path, *shards: Path) -> AuditResult:
 
 def two_shards(folder: Path) -> tuple[list[Row], list[Row]]:
     """A clean shard, and one with a bad row in its middle."""
-    clean, other = rows_of(CLEAN[:3]), rows_of(CLEAN[3:])
-    spoiled = OPERATORS["usage-off-by-one"](rows_of(CLEAN[:1], first=20))
+    clean, other = rows_of(CASES[:3]), rows_of(CASES[3:])
+    spoiled = OPERATORS["usage-off-by-one"](rows_of(CASES[:1], first=20))
     spoiled[-1]["sample_index"] = 1
-    other = [*rows_of(CLEAN[5:7], first=30), spoiled[-1], *rows_of(CLEAN[7:], first=40)]
+    other = [*rows_of(CASES[5:7], first=30), spoiled[-1], *rows_of(CASES[7:], first=40)]
     write_shard(folder / "shards" / "a.parquet", clean, format_name="kimi_k2")
     write_shard(folder / "shards" / "b.parquet", other, format_name="kimi_k2")
     return clean, other
@@ -214,7 +215,7 @@ def test_certifying_twice_changes_nothing(certified: Path) -> None:
 
 def test_another_certificate_is_not_overwritten(certified: Path) -> None:
     (certified / "more").mkdir()
-    other = write_shard(certified / "more" / "c.parquet", rows_of(CLEAN), format_name="kimi_k2")
+    other = write_shard(certified / "more" / "c.parquet", rows_of(CASES), format_name="kimi_k2")
     before = (certified / "certificate.json").read_bytes()
     with pytest.raises(CertifyError, match="another certificate"):
         audit([other], codec=codec(), certify=certified)
@@ -238,7 +239,7 @@ def test_shards_elsewhere_are_certified_where_they_lie(tmp_path: Path) -> None:
 
 
 def test_nothing_good_no_certificate(tmp_path: Path) -> None:
-    rows = OPERATORS["usage-off-by-one"](rows_of(CLEAN[:1]))
+    rows = OPERATORS["usage-off-by-one"](rows_of(CASES[:1]))
     write_shard(tmp_path / "shards" / "a.parquet", rows, format_name="kimi_k2")
     result = certify(tmp_path)
     assert result.certificate is None and "nothing was certified" in result.note
