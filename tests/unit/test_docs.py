@@ -56,7 +56,8 @@ def _parse(command: str) -> None:
         value = options.get(parameter.name or "")
         choices = parameter.type.choices if isinstance(parameter.type, click.Choice) else None
         if choices and value is not None:
-            assert value in choices, f"{value!r} is none of {choices}"
+            given = set(value) if isinstance(value, list) else {value}
+            assert given <= set(choices), f"{value!r} is none of {choices}"
     assert not rest, f"words that the command does not take: {rest}"
 
 
