@@ -198,9 +198,9 @@ class Maker:
             async with asyncio.timeout(allowed):
                 capture = await serving.client.capture_one(request)
         except (TimeoutError, ServerTimeout) as error:
-            self._pacer.refused(sent)
             if await serving.recover(generation):
                 raise _NotCounted("server-away") from error
+            self._pacer.refused(sent)
             raise Failed("timeout", f"no whole answer within {allowed:.0f} s", 0) from error
         except ServerGone as error:
             if await serving.recover(generation):

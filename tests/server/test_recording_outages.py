@@ -58,7 +58,7 @@ def whole(folder: Path, count: int) -> None:
 def test_a_full_server_is_asked_less_and_a_dead_or_hanging_one_is_booted_again(tmp_path: Path) -> None:
     need("sglang")
     need("psutil")
-    count = 900
+    count = 300
     prompts = write_prompts(tmp_path / "p.jsonl", questions(count, ignore_eos=True))
     folder = tmp_path / "run"
     full = "--max-running-requests 2 --max-queued-requests 2"
