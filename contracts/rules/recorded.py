@@ -53,7 +53,7 @@ def _column(name: str) -> pl.Expr:
 )
 def weights_mixed(ctx: Context) -> pl.Expr:
     """Hold where the weight version is one word, not a list of them."""
-    return ~_column("weight_version").str.contains(r"^\s*\[|[,;]").fill_null(False)
+    return ~_column("weight_version").str.contains(r"^\s*\[").fill_null(False)
 
 
 @bulk(
