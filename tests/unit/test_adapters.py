@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import pickle
 import subprocess
 import sys
@@ -217,15 +219,29 @@ def test_torch_refuses_an_altered_row_group(tmp_path: Path) -> None:
         list(data)
 
 
-def test_hugging_face_gives_the_same_rows(certified: CertifiedSet) -> None:
-    need("datasets")
-    table = certified.to_table()
-    found = certified.huggingface()
-    assert found["sample_id"][:] == ids(table) and found.column_names == table.column_names
-    assert found[0]["response_token_ids"] == table["response_token_ids"][0].as_py()
-    streamed = certified.huggingface(streaming=True, columns=["sample_id"])
-    assert [row["sample_id"] for row in streamed] == ids(table)
-    assert streamed.num_shards == GROUPS, "nodes and workers share it by row group"
+def test_hugging_face_gives_the_same_rows(tmp_path: Path) -> None:
+    """With the `datasets` of the trainers' own environment."""
+    folder = certified_set(tmp_path, SHARDS, size=SIZE)
+    table = open_certified(folder).to_table()
+    made = subprocess.run([ROOT / ".ci" / "trainers-env"], capture_output=True, text=True, timeout=540)
+    assert made.returncode == 0, made.stderr
+    done = subprocess.run(
+        [Path(made.stdout.strip()) / "bin" / "python", ROOT / "tests" / "bodies" / "huggingface.py", folder],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "cache")},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["kind"] == "Dataset" and told["columns"] == table.column_names
+    assert told["response"] == table["response_token_ids"].to_pylist()
+    assert told["messages"] == table["messages"][0].as_py()
+    assert told["ids"] == ids(table)
+    assert told["shards"] == GROUPS, "nodes and workers share it by row group"
+    assert sorted(name for half in told["halves"] for name in half) == sorted(ids(table))
+    assert all(told["halves"])
+    assert told["refused"], "an altered row group is not given out"
 
 
 def test_nothing_heavy_is_imported_before_it_is_asked_for(folder: Path) -> None:
