@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from contracts import audit, write_shard
+from contracts.drafts import load_draft_vocabulary
+from contracts.evals import load_eval_set
+from contracts.given import Given
 from contracts.rules import RULES, load_rules, own_rules, unload_rules
 from contracts.rules.own import RulesError
 from contracts.rules.registry import BULK, ROW_CHECKS, SET_CHECKS
 from contracts.run import fingerprint
+from contracts.thresholds import Thresholds
 from fixtures.corruptions.rows import CLEAN, codec, rows_of
 
 FIVE_LINES = """import polars as pl
@@ -80,3 +84,23 @@ def test_what_is_wrong_is_told_with_its_line_and_nothing_stays(
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(RulesError, match="can't be read"):
         load_rules(tmp_path / "none.py")
+
+
+def test_processes_of_their_own_have_the_rule_and_what_was_given(tmp_path: Path) -> None:
+    """Own rules, eval set, draft vocabulary and thresholds reach a process that checks a shard."""
+    load_rules(written(tmp_path, FIVE_LINES))
+    rows = rows_of(CLEAN)
+    paths = [
+        write_shard(tmp_path / f"{n}.parquet", part, format_name="kimi_k2")
+        for n, part in enumerate((rows[:4], rows[4:], [{**rows[0], "sample_id": "again"}]))
+    ]
+    (tmp_path / "eval.txt").write_text(f"{rows[0]['messages'][-2]['content']}\n")
+    (tmp_path / "ids.json").write_text("[1, 2, 3]")
+    given = Given(load_eval_set(tmp_path / "eval.txt"), load_draft_vocabulary(tmp_path / "ids.json"))
+    strict = Thresholds(min_loss_tokens=12, rate_min_rows=5, caps={"short": 0.1})
+    one, two = (
+        audit(paths, codec=codec(), given=given, thresholds=strict, processes=number) for number in (1, 2)
+    )
+    fired = {"short", "eval-overlap", "draft-coverage", "few-loss-tokens", "rate-over-cap", "row-twice"}
+    assert two.findings == one.findings and {found.rule for found in one.findings} >= fired
+    assert two.fingerprint == one.fingerprint and two.measured == one.measured
