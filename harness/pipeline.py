@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from contracts.errors import ShardgateError
-from contracts.formats import Format
+from contracts.formats import Format, format_of_markers
 from contracts.records import Capture, Judgement, Mode, Profile, ServerFacts, Transport
 from contracts.tokens import Codec, load_codec
 from harness.capture import derive_fields, judge_capture, served_format
@@ -70,6 +70,7 @@ def probe(
     """
     from harness.gateway import compare
     from harness.server import attach
+    from harness.server.mismatch import mismatches
 
     on_event("attach", {"message": direct or base_url})
     server = attach(direct or base_url, api_key=api_key)
@@ -86,7 +87,9 @@ def probe(
             server.base_url, base_url, api_key=api_key, timeout=REQUEST_TIMEOUT, on_event=on_event
         )
     codec, notes = _codec_for(server.base_url, tokenizer, trust_remote_code, api_key)
-    fmt = served_format(server.facts, codec)
+    doubts = mismatches(server.facts, codec.token_id)
+    # Under parsers of another family the vocabulary tells whose output it is.
+    fmt = (format_of_markers(codec.token_id) if doubts else None) or served_format(server.facts, codec)
     if fmt is None:
         raise ShardgateError(
             what="the model's format is not known to shardgate",
@@ -95,11 +98,16 @@ def probe(
             "markers of its vocabulary belong to a mapped format",
             remedy="add the family (docs/adding-a-format.md)",
         )
-    plan = Plan(label=urlsplit(server.base_url).netloc)
+    label = urlsplit(server.base_url).netloc
+    for doubt in doubts:
+        on_event("attach", {"message": f"{doubt.what}: {doubt.remedy}"})
+    plan = Plan(label=label)
     goldens = sampled(load_golden())
     found = _measure(server.base_url, server.facts, goldens, plan, codec, fmt, on_event, api_key=api_key)
     outcomes = tuple(one.outcome for one in found)
-    return ProbeReport(server.facts, outcomes, recommend(server.facts, outcomes, fmt.name), notes, gateway)
+    told = tuple(f"the server `{label}`: {doubt.what}; {doubt.why}. {doubt.remedy}." for doubt in doubts)
+    advice = recommend(server.facts, outcomes, fmt.name, mismatches=told)
+    return ProbeReport(server.facts, outcomes, advice, notes, gateway)
 
 
 def _codec_for(

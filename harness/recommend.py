@@ -52,7 +52,11 @@ class _Served:
 
 
 def recommend(
-    facts: tuple[ServerFacts, ...] | ServerFacts, outcomes: Iterable[Outcome], format_name: str | None
+    facts: tuple[ServerFacts, ...] | ServerFacts,
+    outcomes: Iterable[Outcome],
+    format_name: str | None,
+    *,
+    mismatches: Sequence[str] = (),
 ) -> Recommendation:
     """Derive the recommendation from what was measured.
 
@@ -60,13 +64,14 @@ def recommend(
         facts: the server, or the servers, that the outcomes come from.
         outcomes: all outcomes; those with a fault are counted and not judged.
         format_name: as `contracts.formats.format_named` takes it; None where the format is not known.
+        mismatches: what speaks against the parsers that the server was booted with; told first.
     """
     every = tuple(outcomes)
     known = facts if isinstance(facts, tuple) else (facts,)
     form = format_named(format_name) if format_name else None
     judged = tuple(outcome for outcome in every if outcome.fault is None)
     servers = _served(known, judged)
-    called_out = tuple(line for server in servers for line in _called_out(server, form))
+    called_out = (*mismatches, *(line for server in servers for line in _called_out(server, form)))
     flags = _flags(servers, form)
     return Recommendation(
         headline=_headline(called_out, judged, flags),
@@ -176,10 +181,10 @@ def _harms(
 
 
 def _headline(called_out: Sequence[str], judged: Sequence[Outcome], flags: Sequence[str]) -> str:
-    if not judged:
-        return "nothing was measured: no response could be judged"
     if called_out:
         return called_out[0][:1].upper() + called_out[0][1:]
+    if not judged:
+        return "nothing was measured: no response could be judged"
     worst = Counter(outcome.verdict for outcome in judged)
     boot = f"Boot with `{' '.join(flags)}`, record" if flags else "Record"
     agree = f"{worst[Verdict.EXACT] + worst[Verdict.TEXT_EXACT]} of {len(judged)} responses"

@@ -10,7 +10,7 @@ is a `warning`, what the reader should know is a `notice`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,7 @@ from harness.server.families import (
 from harness.server.flags import asked, text_of
 from harness.server.templates import template_fault
 
-__all__ = ["Doubt", "doubts", "remote_code_sha256"]
+__all__ = ["Doubt", "doubts", "parser_doubts", "remote_code_sha256"]
 
 Severity = Literal["error", "warning", "notice"]
 
@@ -72,16 +72,41 @@ def doubts(model_path: str, flags: Sequence[str]) -> tuple[Doubt, ...]:
     files = _with_given_template(files, flags)
     found += _broken_template(files)
     family = family_of(files)
+    found += _of_parsers(files, family, flags, unknown)
+    found += _switch(family, flags)
+    found += _code(files, flags)
+    order: tuple[Severity, ...] = ("error", "warning", "notice")
+    return tuple(sorted(found, key=lambda doubt: order.index(doubt.severity)))
+
+
+def parser_doubts(model_path: str, flags: Sequence[str]) -> tuple[Doubt, ...] | None:
+    """Return what the model's files say against the parsers of a server that runs, the worst first.
+
+    None where no file of the model is on this machine, or they do not tell its family.
+    """
+    files = model_files(model_path, tokenizer=text_of(flags, "tokenizer_path"))
+    if files is None:
+        return None
+    files = _with_given_template(files, flags)
+    family = family_of(files)
+    found = _of_parsers(files, family, flags, set())
+    if family is None and not found:
+        return None
+    order: tuple[Severity, ...] = ("error", "warning", "notice")
+    return tuple(sorted(found, key=lambda doubt: order.index(doubt.severity)))
+
+
+def _of_parsers(
+    files: ModelFiles, family: Family | None, flags: Sequence[str], unknown: Collection[str]
+) -> list[Doubt]:
+    found: list[Doubt] = []
     for kind in ("reasoning", "tools"):
         name = text_of(flags, _SETTINGS[kind])
         if name is None:
             found += _missing(kind, family, files)
         elif name != "auto" and not any(repr(name) in what for what in unknown):
             found += _unfit(kind, name, family)
-    found += _switch(family, flags)
-    found += _code(files, flags)
-    order: tuple[Severity, ...] = ("error", "warning", "notice")
-    return tuple(sorted(found, key=lambda doubt: order.index(doubt.severity)))
+    return found
 
 
 def _with_given_template(files: ModelFiles, flags: Sequence[str]) -> ModelFiles:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 from contracts.tokens import Codec
 from harness.pipeline import WrongTokenizer, probe
 from harness.server import SGLangServer, load_deployment
+from harness.server.mismatch import mismatches
+from harness.server_codec import ServerCodec
 from tests.conftest import need
 
 pytestmark = pytest.mark.server
@@ -37,6 +40,30 @@ def test_a_server_without_parsers_is_called_out(bare_server: SGLangServer) -> No
     assert "--reasoning-parser kimi_k2" in done.stdout
     assert "reasoning-in-content" in done.stdout
     assert "Traceback" not in done.stderr
+    told = " ".join(done.stdout.split())
+    headline = told.index("no reasoning parser is given, and the model thinks")
+    assert headline < told.index("reasoning-in-content")
+
+
+def test_parsers_of_another_family_are_the_first_finding(tmp_path: Path) -> None:
+    """A Kimi template and vocabulary under Qwen's and GLM's parsers: told first, with the right flags."""
+    need("sglang")
+    wrong = replace(load_deployment("tiny"), reasoning_parser="qwen3", tool_parser="gpt-oss")
+    with wrong.server(log_path=tmp_path / "server.log") as server:
+        report = probe(server.base_url, on_event=quiet)
+        seen = mismatches(
+            replace(server.facts(), base_url="http://elsewhere:1"), ServerCodec(server.base_url).token_id
+        )
+    assert report.recommendation.headline.startswith("The server `")
+    assert "'qwen3' is not made for this model" in report.recommendation.headline
+    assert "--reasoning-parser kimi_k2" in report.recommendation.headline
+    assert "'gpt-oss' is not made for this model" in report.recommendation.reasons[0]
+    assert "--tool-call-parser kimi_k2" in report.recommendation.reasons[0]
+    assert "qwen3" not in report.recommendation.flags, report.recommendation.flags
+    # Where the model's files are elsewhere its vocabulary tells: gpt-oss's markers are no tokens of it.
+    assert [("gpt-oss" in one.what, one.remedy) for one in seen] == [
+        (True, "boot it with --tool-call-parser kimi_k2")
+    ]
 
 
 def test_json_has_the_whole_answer(tiny_server: SGLangServer, tiny_codec: Codec) -> None:
