@@ -150,6 +150,14 @@ def _calls(rebuilt: Rebuilt, truth: Truth, syntax: ToolSyntax, place: _Place) ->
     kind = SegmentKind.TOOL_SECTION
     got, wrote = list(rebuilt.calls), list(truth.calls)
     matched, missing, invented = _align(got, wrote, syntax)
+    for call in tuple(missing):
+        moved = next((given for given in invented if not _unlike(given, call, syntax)), None)
+        if moved is not None:
+            missing.remove(call)
+            invented.remove(moved)
+            yield place(
+                "order-lost", kind, call.start, f"the call of {call.header.strip()[:60]} stands elsewhere"
+            )
     for call in missing:
         if call.complete:
             yield place("call-dropped", kind, call.start, call.header.strip()[:80])

@@ -257,5 +257,6 @@ def _loaded(text: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _loose(tag: str) -> re.Pattern[bytes]:
-    """Return a pattern for a tag, with any white space where it has some and none around it."""
-    return re.compile(rb"\s*".join(re.escape(part.encode()) for part in tag.split()))
+    """Return a pattern for a tag, with any white space where it has some or one tag of it meets the next."""
+    parts = re.split(r"\s+|(?<=>)(?=<)", tag.strip())
+    return re.compile(rb"\s*".join(re.escape(part.encode()) for part in parts))
