@@ -309,8 +309,16 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *body)]
 
 
+def corruptions() -> str:
+    """Return `docs/corruptions.md`: each corruption and the rules that fire on it, as recorded."""
+    from harness.report import corruptions as page
+
+    return page.corruptions(_table, _GENERATED)
+
+
 PAGES = {
     "boot-failures.md": boot_failures,
+    "corruptions.md": corruptions,
     "counterexamples.md": counterexamples,
     "known-losses.md": known_losses,
     "matrix.md": matrix,
