@@ -89,14 +89,15 @@ def renderer(tokenizer: Path | str, *, trust_remote_code: bool = False) -> Rende
     return render
 
 
-def difference(row: Row, render: Render) -> dict[str, Any] | None:
+def difference(row: Row, render: Render, *, drops_bad_arguments: bool = False) -> dict[str, Any] | None:
     """Return where a row's rendering leaves its ids, None where it begins with them.
 
     What the template writes after the response (a line break, say) is no difference: it has no loss.
+    `drops_bad_arguments` is what SpecForge does: arguments that are no JSON become an empty object.
     """
     ids = [*row["prompt_token_ids"], *row["response_token_ids"]]
     try:
-        made = render(_for_template(row), tools(row))
+        made = render(_for_template(row, drops_bad_arguments), tools(row))
     except Exception as error:  # a template may refuse a conversation in any way it likes
         return {"why": f"the template refuses it: {' '.join(str(error).split())[:200]}"}
     if made[: len(ids)] == ids:
@@ -115,7 +116,7 @@ def difference(row: Row, render: Render) -> dict[str, Any] | None:
     }
 
 
-def _for_template(row: Row) -> list[dict[str, Any]]:
+def _for_template(row: Row, drops_bad_arguments: bool) -> list[dict[str, Any]]:
     """Return the messages as trainers hand them to the template: arguments as objects where they are any."""
     out = messages(row, calls_as_text=False)
     for message in out:
@@ -124,7 +125,7 @@ def _for_template(row: Row) -> list[dict[str, Any]]:
             try:
                 value = json.loads(function.get("arguments") or "")
             except ValueError:
-                continue
+                value = {} if drops_bad_arguments else None
             if isinstance(value, Mapping):
                 function["arguments"] = value
     return out

@@ -3,8 +3,8 @@
 Place in the flow: under repair, on request only. Imports losses, records and shard of `contracts`.
 
 The mark is a loss of the row (`contracts.losses.ASSUMED`), so every audit sees it: the verdict stays
-`unproven`, the strength `text`, and the rule `mended-on-assumption` keeps the row out of a certified set unless
-it is waived.
+`unproven`, the strength `text`, and the rule `mended-on-assumption` keeps the row out of a certified set
+unless it is waived.
 """
 
 from __future__ import annotations

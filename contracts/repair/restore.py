@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from typing import Any
 
 from contracts.digests import CONTENT_COLUMNS, content_sha256, ids_bytes, prompt_sha256
@@ -112,11 +112,10 @@ def _distinct(values: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 def _options(row: Row, fmt: Format, codec: Codec) -> dict[Group, list[dict[str, Any]]]:
     """Return what each group of columns may have been, the likeliest first, what it is now included."""
     ids, prompt = row["response_token_ids"], row["prompt_token_ids"]
-    ends = ids[-1] in [codec.token_id(text) for text in fmt.end_tokens]
     last = encode_matched_stop(ids[-1])
-    ended = [("stop", last), ("tool_calls", None), ("stop", None)] if ends else [("length", None)]
+    ended = _ends(row, fmt, codec)
     finish = [*ended, ("length", None), ("abort", None), (row["finish_reason"], row["matched_stop"])]
-    alike = [*((word, row["matched_stop"]) for word in ("stop", "length", "tool_calls", "abort")), *finish]
+    alike = [*finish, *((word, row["matched_stop"]) for word in ("stop", "length", "tool_calls", "abort"))]
     alike += [(row["finish_reason"], None), (row["finish_reason"], last)]
     decoded = _decoded(ids, codec)
     text = [
@@ -158,6 +157,18 @@ def _options(row: Row, fmt: Format, codec: Codec) -> dict[Group, list[dict[str, 
     }
 
 
+def _ends(row: Row, fmt: Format, codec: Codec) -> list[tuple[str, str | None]]:
+    """Return the finish reasons with what matched that the response's last id allows, the likeliest first."""
+    last = row["response_token_ids"][-1]
+    if last not in [codec.token_id(text) for text in fmt.end_tokens]:
+        return [("length", None)]
+    begins = [codec.token_id(text) for text in (fmt.tools.begins if fmt.tools else ())]
+    stopped: list[tuple[str, str | None]] = [("stop", encode_matched_stop(last)), ("stop", None)]
+    called: tuple[str, str | None] = ("tool_calls", None)
+    has_calls = any(token in begins for token in row["response_token_ids"])
+    return [called, *stopped] if has_calls else [*stopped, called]
+
+
 def _decoded(ids: list[int], codec: Codec) -> str:
     return codec.decode_bytes(ids).decode("utf-8", "replace")
 
@@ -191,12 +202,19 @@ def _fields(row: Row, fmt: Format, codec: Codec) -> Iterator[dict[str, Any]]:
 def _judged(row: Row, fmt: Format, codec: Codec) -> Iterator[dict[str, Any]]:
     """Yield claims, verdict and losses as the judge finds them for what the fields may have been."""
     decoded = _decoded(row["response_token_ids"], codec)
-    for one in _fields(row, fmt, codec):
+    own = (row["finish_reason"], row["matched_stop"])
+    ends = dict.fromkeys((*_ends(row, fmt, codec), own))
+    likeliest = islice(
+        _distinct({k: v for k, v in f.items() if k != "messages"} for f in _fields(row, fmt, codec)), 6
+    )
+    for one, (finish, matched) in product(likeliest, ends):
         for source in dict.fromkeys((row["text_source"], "derived", "served")):
             candidate = {
                 **with_fields(row, Fields(one["reasoning_content"], one["content"], one["tool_calls"])),
                 "response_text_raw": decoded if source == "derived" else row["response_text_raw"],
                 "text_source": source,
+                "finish_reason": finish,
+                "matched_stop": matched,
             }
             try:
                 yield judgement_columns(judge_row(candidate, fmt, codec))

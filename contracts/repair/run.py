@@ -78,6 +78,7 @@ class _File:
     path: Path
     format: Format
     quarantine: bool
+    constants: dict[str, str]
     errors: dict[int, list[str]] = field(default_factory=dict)
     outside: dict[int, list[str]] = field(default_factory=dict)
 
@@ -187,7 +188,9 @@ def _looked_at(path: Path, codec: Codec | None, profile: Profile, strength: Stre
     if fmt is None:
         return "format-unknown: the file's format is not one that shardgate knows"
     listing = path.with_name(f"{path.stem}.findings.jsonl")
-    file = _File(path, fmt, listing.is_file())
+    key = f"{METADATA_PREFIX}constants"
+    constants = {key: metadata.get(key.encode(), b"{}").decode("utf-8", "replace")}
+    file = _File(path, fmt, listing.is_file(), constants)
     for finding in _row_errors(found.findings):
         where = file.outside if RULES[finding.rule].scope == "set" else file.errors
         where.setdefault(finding.row or 0, []).append(finding.rule)
@@ -240,8 +243,10 @@ def _mended(
             mended, told = _mend(row, file.format, codec, assume)
         except UNREADABLE as error:
             mended, told = None, f"the row can't be read: {' '.join(str(error).split())[:120]}"
-        if mended is None:
-            made.left[number] = told
+        if mended is None or mended == row:
+            made.left[number] = (
+                told if mended is None else "what its ids determine is right; something else is not"
+            )
         else:
             made.good[number] = (mended, told)
         if tell is not None:
@@ -290,7 +295,9 @@ def _check_again(
     trial = out / f".{file.path.stem}.trial.parquet"
     places = list(made.good)
     try:
-        with ShardWriter(out, format_name=file.format.name, strength=strength, single=trial.name) as writer:
+        with ShardWriter(
+            out, format_name=file.format.name, strength=strength, single=trial.name, metadata=file.constants
+        ) as writer:
             for row, _ in made.good.values():
                 writer.take(row)
         found = audit([trial], codec=codec, profile=profile, strength=strength)

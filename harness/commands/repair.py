@@ -95,7 +95,7 @@ def _print(result: Any) -> None:
     for proof, count in result.by_proof.items():
         click.echo(f"  {count} mended, proven by: {proof}")
     if result.files_left:
-        click.echo(f"{result.files_left} files could not be read as shards")
+        click.echo(f"{result.files_left} files were left as a whole")
     for one in result.first_left:
         where = safe(one.shard) + ("" if one.row is None else f", row {one.row}")
         click.echo(f"  {where}: {safe(one.reason)}")
