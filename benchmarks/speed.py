@@ -65,7 +65,7 @@ def structural(path: Path) -> None:
 
 
 def with_decoding(path: Path, codec: Codec) -> None:
-    """All expression rules with a tokenizer, pandera, and each row's ids decoded and held against its text."""
+    """The fidelity expressions with a tokenizer, pandera, and each row's ids decoded and held to its text."""
     context = Context(Profile.DRAFT, str(path), FORMAT, codec)
     rules = [rule for rule in BULK if RULES[rule].kind == "fidelity" and context.active(RULES[rule])]
     verdicts = []
