@@ -139,14 +139,14 @@ def problems(
     except CertificateError as error:
         yield error
     # Hashing lets other threads run; each shard is read by one.
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        yield from (
-            problem
-            for problem in pool.map(
-                lambda shard: _shard_problem(certificate, shard, hashed), certificate.shards
-            )
-            if problem is not None
-        )
+    pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+    try:
+        for problem in pool.map(lambda shard: _shard_problem(certificate, shard, hashed), certificate.shards):
+            if problem is not None:
+                yield problem
+    finally:
+        # Who asked for the first problem alone does not wait for the other shards' hashes.
+        pool.shutdown(cancel_futures=True)
     for path in strangers(certificate):
         yield ShardUncertified(
             "a file lies beside the certified ones without being certified",
