@@ -53,5 +53,5 @@ matrix: env
 	@$(MAKE) --no-print-directory docs
 
 clean:
-	rm -rf .venv .venv-base .env-stamp* runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-base .venv-trainers .env-stamp* runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find contracts harness tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,6 +19,8 @@ Record = tuple[Place, "dict[str, Any] | Unfit"]
 LARGEST_LINE = 256 << 20
 """Bytes of a line beyond which it is refused instead of held in memory."""
 BATCH_ROWS = 256
+_NO_DATA = ("manifest.json", "dataset_info.json", "state.json", "import.json", "refused.jsonl")
+"""What lies beside data in folders that trainers, `datasets` and the import itself wrote."""
 
 
 def expand(paths: list[Path], suffixes: tuple[str, ...]) -> list[Path]:
@@ -33,7 +35,7 @@ def expand(paths: list[Path], suffixes: tuple[str, ...]) -> list[Path]:
             out.append(path)
             continue
         inside = sorted(f for f in path.rglob("*") if f.suffix in suffixes and not f.name.startswith("."))
-        data = [f for f in inside if f.name not in ("manifest.json", "dataset_info.json", "state.json")]
+        data = [f for f in inside if f.name not in _NO_DATA]
         if not data:
             raise ImportFault(
                 "the folder holds nothing to import",

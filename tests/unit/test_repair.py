@@ -141,7 +141,7 @@ def test_no_repair_is_wrong_and_doubtful_ids_are_never_touched(
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda operator: operator.name)
 def test_each_corruption_is_undone_or_left(tmp_path: Path, operator: Any) -> None:
     """What is mended is the row that it was, but for a served text that is gone; nothing is invented."""
-    clean = rows_of(CLEAN)
+    clean = GOOD
     spoiled = operator(clean)
     table = pa.Table.from_pylist(spoiled, schema=arrow_schema())
     meta = shard_metadata(spoiled, format_name="kimi_k2")
