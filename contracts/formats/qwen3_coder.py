@@ -41,6 +41,9 @@ FORMAT = Format(
         "text has the declared type and Python's spelling of it (`True`, `1.5`), a list or an object that "
         "of `json.dumps`; no text reads `null`, no key comes twice."
     ),
-    origin="the chat template of Qwen3-Coder, whose call format Step-3.5's public template repeats",
+    origin=(
+        "the form that SGLang's Qwen3CoderDetector reads and Step-3.5's public template writes; Qwen's own "
+        "template was not at hand: the spelling of `True` and the white space are not verified"
+    ),
     own_tokenizer=False,
 )

@@ -47,6 +47,6 @@ FORMAT = Format(
         "other values have the declared type and the spelling of `json.dumps`; tools are declared, no key "
         "comes twice."
     ),
-    origin="the form that SGLang's Step3Detector documents; no template was seen",
+    origin="the form that SGLang's Step3Detector documents; template and end token not verified",
     own_tokenizer=False,
 )
