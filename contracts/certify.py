@@ -69,6 +69,9 @@ def certify(
         CertifyError: the folder holds another certificate, or a parquet file that was not audited.
         FolderHeld: another process is certifying into it.
     """
+    if blocked and not folder.exists():
+        # Nothing is written, so no folder is made either, not even to hold it.
+        return replace(result, note=_why_not(result, blocked))
     with folder_held(folder):
         return _certify(folder, result, scans, findings, blocked=blocked, checked_by=checked_by)
 

@@ -58,7 +58,7 @@ class Lengths:
         self.longest = max(self.longest, other.longest)
 
     def to_json(self) -> dict[str, Any]:
-        """Return unit, present, absent, total, longest and `bins`: [from, to, rows], up to the last one used."""
+        """Return unit, present, absent, total, longest and `bins`: [from, to, rows] up to the last used."""
         last = max(self.bins, default=-1)
         return {
             "unit": self.unit,
@@ -125,7 +125,7 @@ class Stats:
                 self.examples[loss] = (kept + places)[:EXAMPLES]
 
     def to_json(self) -> Mapping[str, Any]:
-        """Return `lengths`, `finish_reasons`, `verdicts_by_shard`, and `examples`: loss → [shard, row] of some."""
+        """Return `lengths`, `finish_reasons`, `verdicts_by_shard`, `examples`: loss → some [shard, row]."""
         return {
             "lengths": {name: lengths.to_json() for name, lengths in self.lengths.items()},
             "finish_reasons": dict(sorted(self.finish.items())),
