@@ -10,10 +10,10 @@ served, or the fields, rebuilt by the format's framing. A text that was derived 
 
 from __future__ import annotations
 
-from contracts.digests import prompt_sha256
+from contracts.digests import content_sha256, prompt_sha256
 from contracts.fields import fields_of, judged, target_of, with_fields
 from contracts.formats import Format
-from contracts.records import Fields
+from contracts.records import Fields, Verdict
 from contracts.repair.restore import UNREADABLE, copies
 from contracts.rules.fidelity import framing_of_row, judge_row
 from contracts.shard import Row
@@ -39,6 +39,9 @@ def derived(row: Row, fmt: Format, codec: Codec) -> tuple[Row | None, str]:
     """Return the row derived anew and the witness, or None and why it can't be proven."""
     if prompt_sha256(row) != row["prompt_sha256"]:
         return None, "the prompt's ids are not the ones of `prompt_sha256`, and the sealed row can't be found"
+    if content_sha256(row) != row["content_sha256"]:
+        # What was changed may be a column that nothing determines: a new seal would hide it.
+        return None, "the row is not the one that was sealed, and that one can't be found"
     counted = (row["prompt_tokens"], row["completion_tokens"])
     if counted != (len(row["prompt_token_ids"]), len(row["response_token_ids"])):
         # Tokens lost, or the text encoded again, show in nothing but the engine's count.
@@ -84,4 +87,8 @@ def _witnessed(row: Row, fmt: Format, codec: Codec) -> tuple[Fields | None, str]
 def _rebuilds(row: Row, fields: Fields, fmt: Format, codec: Codec, raw: bytes) -> bool:
     from contracts.rebuild import rebuild
 
-    return rebuild(fields, framing_of_row(row, fmt, codec)).text.encode("utf-8", "replace") == raw
+    if rebuild(fields, framing_of_row(row, fmt, codec)).text.encode("utf-8", "replace") != raw:
+        return False
+    # The bytes don't tell all: Kimi's call id names the function, whatever the field `name` says.
+    verdict = judge_row(with_fields(row, fields), fmt, codec).verdict
+    return verdict in (Verdict.EXACT, Verdict.TEXT_EXACT)
