@@ -5,6 +5,7 @@ Place in the flow: under capture and rules. Imports `contracts.records` only; th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from contracts.records import Json
@@ -26,6 +27,33 @@ BENDING = (
 """Parameters that bend what the model would have said."""
 
 _NEUTRAL: Mapping[str, tuple[Json, ...]] = {"repetition_penalty": (1, 1.0)}
+
+
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "temperature": (0, sys.float_info.max),
+    "top_p": (sys.float_info.min, 1),
+    "min_p": (0, 1),
+    "top_k": (-1, sys.float_info.max),
+    "n": (1, sys.float_info.max),
+    "max_tokens": (0, sys.float_info.max),
+    "max_new_tokens": (0, sys.float_info.max),
+    "max_completion_tokens": (0, sys.float_info.max),
+}
+"""What the engine takes, both ends included; any of them may be null. Source: SGLang 0.5.23,
+`SamplingParams.verify`."""
+
+
+def impossible(sampling: Mapping[str, Json]) -> list[str]:
+    """Return the names of the parameters whose values no engine takes: no number, or outside its range."""
+    found = []
+    for name, (low, high) in _RANGES.items():
+        value = sampling.get(name)
+        if value is None:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not low <= value <= high:
+            found.append(name)
+    return found
 
 
 def bent_by(sampling: Mapping[str, Json], *, tools: bool) -> dict[str, Json]:

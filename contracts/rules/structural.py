@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.records import Mode, ThinkingMode, Transport, Verdict
 from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, bulk, row_check
+from contracts.sampling import impossible
 
 if TYPE_CHECKING:
     import polars as pl
@@ -185,6 +186,12 @@ def _unknown_values(ctx: Context) -> pl.Expr:
         _FIX_EXPORT,
         report="SpecForge#429, axolotl#3136",
     ),
+    RuleSpec(
+        "sampling-impossible",
+        "a sampling parameter has a value that no request can have",
+        "record the parameters from the request itself",
+        column="sampling_params",
+    ),
     reads=("tools", "template_kwargs", "sampling_params", "constraint"),
 )
 def json_columns(row: Row, ctx: Context) -> Iterator[Hit]:
@@ -206,6 +213,9 @@ def json_columns(row: Row, ctx: Context) -> Iterator[Hit]:
         elif column == "sampling_params" and isinstance(value, dict) and value.get("mode") not in set(Mode):
             told = f"sampling_params must tell the `mode` ({', '.join(Mode)}): {value.get('mode')!r}"
             yield "column-not-json", column, told
+        elif column == "sampling_params" and isinstance(value, dict):
+            for name in impossible(value):
+                yield "sampling-impossible", None, f"{name} is {value[name]!r}"
 
 
 def _with_media(batch: Batch, ctx: Context) -> pl.Series:

@@ -124,7 +124,9 @@ def read_calls(text: str) -> list[tuple[str, str, str]] | None:
     out = []
     for call in value:
         function = call.get("function") if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping):
+        if not isinstance(function, Mapping) or call.get("type", "function") != "function":
+            return None
+        if not isinstance(call.get("index"), int | None):
             return None
         name, arguments = function.get("name"), function.get("arguments")
         if not isinstance(name, str) or not isinstance(arguments, str):
