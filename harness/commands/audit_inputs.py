@@ -35,8 +35,9 @@ _OPTIONS = (
                  help="Prompts that must not be trained on: parquet, JSON lines or text."),
     click.option("--draft-vocab", type=_PATH, metavar="FILE",
                  help="The draft model's vocabulary: its checkpoint or its d2t/t2d arrays."),
-    click.option("--render-prompts", is_flag=True,
-                 help="Render each prompt again with the tokenizer folder's chat template and compare ids."),
+    click.option("--render-prompts/--no-render-prompts", default=None,
+                 help="Render each prompt again with the tokenizer folder's chat template and compare ids; "
+                 "done where the folder has one."),
     click.option("--stats-in", type=_PATH, metavar="FILE",
                  help="Rates of an earlier set, which this set's are held against."),
     click.option("--stats-out", type=_PATH, metavar="FILE", help="Write this set's rates, for --stats-in."),
@@ -62,7 +63,7 @@ class Inputs:
     rules: tuple[Path, ...]
     eval_set: tuple[Path, ...]
     draft_vocab: Path | None
-    render_prompts: bool
+    render_prompts: bool | None
     stats_in: Path | None
     stats_out: Path | None
     sign_key: Path | None
@@ -117,10 +118,10 @@ class Inputs:
 
             draft = load_draft_vocabulary(self.draft_vocab)
         template = None
-        if self.render_prompts:
+        if self.render_prompts is not False:
             folder = tokenizer.parent if tokenizer is not None and tokenizer.is_file() else tokenizer
             template = load_template(folder) if folder is not None else None
-            if template is None:
+            if template is None and self.render_prompts:
                 raise ShardgateError(
                     "there is no chat template to render the prompts with",
                     where=str(folder or "--tokenizer"),

@@ -5,9 +5,11 @@ Place in the flow: tests the command in processes of their own; the rows are tho
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +18,9 @@ from xml.etree import ElementTree
 import pytest
 
 from contracts import write_shard
+from contracts.shard import seal
 from fixtures.corruptions import OPERATORS
-from fixtures.corruptions.rows import CLEAN, rows_of, tokenizer_path
+from fixtures.corruptions.rows import CLEAN, TEMPLATES, rows_of, tokenizer_path
 
 ROOT = Path(__file__).resolve().parents[2]
 RULE = """
@@ -232,3 +235,19 @@ def test_the_certificate_is_signed_when_a_key_is_given(shards: Path) -> None:
     assert done.returncode == 0 and done.stdout.startswith("CERTIFIED: "), done.stderr
     verify = [sys.executable, "-m", "harness", "verify", str(shards), "--public-key", str(shards / "key.pub")]
     assert subprocess.run(verify, cwd=ROOT, timeout=120).returncode == 0
+
+
+def test_prompts_are_rendered_again_where_the_folder_has_a_template(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tokenizer_path(), folder)
+    shutil.copy(TEMPLATES / "kimi_k25.jinja", folder / "chat_template.jinja")
+    recorded = hashlib.sha256((folder / "chat_template.jinja").read_bytes()).hexdigest()
+    rows = [seal({**row, "chat_template_sha256": recorded}) for row in rows_of(CLEAN)]
+    good = write_shard(tmp_path / "good.parquet", rows, format_name="kimi_k2")
+    assert audit(good, "--tokenizer", folder).returncode == 0
+    lost = [*rows[0]["prompt_token_ids"][1:]]
+    rows[0] = seal({**rows[0], "prompt_token_ids": lost, "prompt_tokens": len(lost)})
+    bad = write_shard(tmp_path / "bad.parquet", rows, format_name="kimi_k2")
+    told = audit(bad, "--tokenizer", folder)
+    assert told.returncode == 1 and "prompt-differs" in told.stdout
+    assert audit(bad, "--tokenizer", folder, "--no-render-prompts").returncode == 0
