@@ -33,7 +33,8 @@ def renderings(
     """Yield the texts that engines make of a prompt, each once, the usual one first.
 
     They differ in whether a template is handed call arguments as objects or as the texts that they came as,
-    tools whole or as their functions only, and an empty content beside calls as "" or as none. `time` is what
+    tools as the request has them or as the engine writes them out (`_declarations`), and an empty content
+    beside calls as "" or as none. `time` is what
     templates that name the day are told.
 
     Raises:
@@ -42,11 +43,8 @@ def renderings(
     seen: set[str] = set()
     failed = ""
     whole = list(tools) if tools else None
-    bare = [tool.get("function", tool) for tool in whole if isinstance(tool, Mapping)] if whole else None
     called = any(message.get("tool_calls") for message in messages)
-    forms = product(
-        (whole, bare) if bare != whole else (whole,), (True, False) if called else (True,), (True, False)
-    )
+    forms = product(_declarations(whole), (True, False) if called else (True,), (True, False))
     for declared, parsed, empty in forms:
         if not empty and not called:
             continue
@@ -61,6 +59,40 @@ def renderings(
             yield text
     if not seen:
         raise Unrenderable(failed)
+
+
+def _declarations(tools: list[Any] | None) -> list[list[Any] | None]:
+    """Return the forms in which engines hand declared tools to a template, each once.
+
+    SGLang fills in what its own types have and the request has not: 0.5.23 a `defer_loading` of null behind
+    each tool (seen on a running server), releases before it also the keys of a function in their own order
+    and `strict` (sglang 0.5.3 to 0.5.18, `Function.model_dump()`).
+    """
+    if not tools or not all(isinstance(tool, Mapping) for tool in tools):
+        return [tools]
+    functions = [tool.get("function", tool) for tool in tools]
+    forms: list[list[Any] | None] = [tools, functions]
+    if all(isinstance(function, Mapping) for function in functions):
+        forms.append([{**tool, "defer_loading": tool.get("defer_loading")} for tool in tools])
+        for strict in (False, None):
+            dumped = [
+                {
+                    "type": "function",
+                    "function": {
+                        "description": function.get("description"),
+                        "name": function.get("name"),
+                        "parameters": function.get("parameters"),
+                        "strict": function.get("strict", strict),
+                    },
+                }
+                for function in functions
+            ]
+            forms.append(dumped)
+    seen: list[list[Any] | None] = []
+    for form in forms:
+        if not any(json.dumps(form) == json.dumps(other) for other in seen):
+            seen.append(form)
+    return seen
 
 
 def render(

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from contracts.errors import ShardgateError
 from contracts.formats import Format, format_of_markers
+from contracts.given import Given, load_template
 from contracts.records import Capture, Judgement, Mode, Profile, ServerFacts, Transport
 from contracts.tokens import Codec, load_codec
 from harness.capture import derive_fields, judge_capture, served_format
@@ -192,7 +193,8 @@ def run_demo(target: Path, *, on_event: OnEvent) -> DemoReport:
         fmt = served_format(servers[0], codec)
         assert fmt is not None
         with _clock(seconds, "certify"):
-            shards, certificate = _certify(folder, measured[0], measured[1], codec, fmt, on_event)
+            given = Given(template=load_template(model))
+            shards, certificate = _certify(folder, measured[0], measured[1], codec, fmt, given, on_event)
         outcomes = tuple(one.outcome for found in measured for one in found)
         report = DemoReport(
             servers=tuple(servers),
@@ -273,6 +275,7 @@ def _certify(
     unparsed: Sequence[Measured],
     codec: Codec,
     fmt: Format,
+    given: Given,
     on_event: OnEvent,
 ) -> tuple[tuple[ShardLine, ...], str | None]:
     """Write three shards (recorded, as an application sees it, the seed's case); certify what holds."""
@@ -293,7 +296,7 @@ def _certify(
     certificate = None
     for base in (folder, second):
         on_event("contract", {"message": f"{base.name}: rules over every row"})
-        result = audit([base / "shards"], profile=Profile.TEST, codec=codec, certify=base)
+        result = audit([base / "shards"], profile=Profile.TEST, codec=codec, given=given, certify=base)
         lines += _lines(result, folder)
         if base == folder and result.certificate is not None:
             certificate = Path(result.certificate).name

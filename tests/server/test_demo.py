@@ -63,6 +63,15 @@ def test_the_certified_rows_open_and_no_others(run: Path) -> None:
     assert verify(run).ok
 
 
+def test_every_prompt_of_the_server_is_a_rendering_of_its_template(run: Path) -> None:
+    """With tools too, whose declarations the server writes out in its own way."""
+    report = json.loads((run / "run.json").read_text())
+    fired = {rule for line in report["shards"] for rule in line["rules_fired"]}
+    assert not {rule for rule in fired if rule.startswith("prompt-")}
+    rates = json.loads((run / "certificate.json").read_text())["predicate"]["rates"]
+    assert "prompt-unrendered" not in rates
+
+
 def test_one_byte_changed_does_not_open(run: Path) -> None:
     shard = next(path for path in sorted(run.glob("*/*.parquet")) if path.parent.name == "certified")
     whole = shard.read_bytes()

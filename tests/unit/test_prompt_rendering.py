@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,3 +142,29 @@ def test_the_fingerprint_covers_the_template_and_the_folder_is_read(tmp_path: Pa
     (tmp_path / "chat_template.jinja").write_text("{{ eos_token }}?")
     found = load_template(tmp_path)
     assert found is not None and list(renderings(found, [], None, {})) == ["</s>?"]
+
+
+@pytest.mark.parametrize(
+    "written_out",
+    [
+        lambda tool: {**tool, "defer_loading": None},
+        lambda tool: {
+            "type": "function",
+            "function": {
+                "description": tool["function"].get("description"),
+                "name": tool["function"]["name"],
+                "parameters": tool["function"].get("parameters"),
+                "strict": False,
+            },
+        },
+    ],
+    ids=["0.5.23", "before"],
+)
+def test_tools_as_the_engine_writes_them_out_are_the_request_s_own(
+    written_out: Callable[[dict[str, Any]], dict[str, Any]],
+) -> None:
+    function = {"name": "f", "description": "Adds.", "parameters": {"type": "object"}}
+    tool = {"type": "function", "function": function}
+    template = Template("{{ tools | tojson }}|")
+    made = list(renderings(template, [], [tool], {}))
+    assert render(template, [], [written_out(tool)], {}) in made and len(made) == len(set(made))
