@@ -300,10 +300,11 @@ def _merge(calls: dict[int, dict[str, Json]], item: Any, setup: ParserSetup) -> 
     """Assemble deltas as an OpenAI client does: by index, a name opens a call, arguments are appended."""
     known = calls.get(item.tool_index)
     if known is None:
-        made = _call(
-            SimpleNamespace(name=item.name or "", parameters="", tool_index=item.tool_index), 0, setup
-        )
-        known = calls[item.tool_index] = made | {"index": item.tool_index}
+        made = _call(SimpleNamespace(name=item.name, parameters="", tool_index=item.tool_index), 0, setup) | {
+            "index": item.tool_index
+        }
+        # A delta of a call that no name opened has neither name nor id.
+        known = calls[item.tool_index] = made if item.name else made | {"id": None}
     elif item.name:
         known["function"]["name"] = item.name
     known["function"]["arguments"] += item.parameters or ""

@@ -8,6 +8,7 @@ What it says by itself is noise. It is there to carry forced token ids through t
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,14 +41,20 @@ def tiny_model(cache: Path | None = None, on_progress: Progress | None = None) -
         tokenizer = tiny_tokenizer()
         save_tokenizer(tokenizer, folder)
         _write_config(folder, ids_by_name(tokenizer))
-        _write_weights(folder / "model.safetensors")
+        write_weights(folder / "model.safetensors")
 
     return materialize("tiny", tiny_key(Path(__file__), version("numpy")), build, cache, on_progress)
 
 
 def _write_config(folder: Path, ids: dict[str, int]) -> None:
     tokens = {"bos_token_id": ids["[BOS]"], "eos_token_id": ids[END], "pad_token_id": ids[PAD]}
-    config: dict[str, Any] = {
+    for name, content in (("config.json", config_of(TINY_VOCAB, tokens)), ("generation_config.json", tokens)):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def config_of(vocab: int, tokens: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tiny model's configuration for a vocabulary of this size."""
+    return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "attention_bias": False,
@@ -65,19 +72,18 @@ def _write_config(folder: Path, ids: dict[str, int]) -> None:
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "tie_word_embeddings": False,
-        "vocab_size": TINY_VOCAB,
+        "vocab_size": vocab,
         **tokens,
     }
-    for name, content in (("config.json", config), ("generation_config.json", tokens)):
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _write_weights(path: Path) -> None:
+def write_weights(path: Path, vocab: int = TINY_VOCAB) -> None:
+    """Write random weights for a vocabulary of this size."""
     import numpy as np
     from safetensors.numpy import save_file
 
     rng = np.random.default_rng(_SEED)
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (TINY_VOCAB, _HIDDEN)}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, _HIDDEN)}
     for layer in range(_LAYERS):
         at = f"model.layers.{layer}"
         shapes |= {
@@ -91,7 +97,7 @@ def _write_weights(path: Path) -> None:
             f"{at}.mlp.up_proj.weight": (_INNER, _HIDDEN),
             f"{at}.mlp.down_proj.weight": (_HIDDEN, _INNER),
         }
-    shapes |= {"model.norm.weight": (_HIDDEN,), "lm_head.weight": (TINY_VOCAB, _HIDDEN)}
+    shapes |= {"model.norm.weight": (_HIDDEN,), "lm_head.weight": (vocab, _HIDDEN)}
     # Kept in float32, which numpy can write; the engine casts to the config's bfloat16 while loading.
     tensors = {
         name: np.ones(shape, dtype=np.float32)
