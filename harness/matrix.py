@@ -139,6 +139,7 @@ def measure_pair(family: str, pair: Pair, examples: int) -> MatrixRow:
     from harness.models import codec_for
     from harness.strategies import disturbed_streams, safe_streams
 
+    _draw_without_local_constants()
     fmt, seen = FORMATS[family], _Seen()
     codec, tools = codec_for(fmt), pair[1] is not None
     chunkings = st.lists(st.integers(1, 9), min_size=1, max_size=24).map(tuple)
@@ -176,6 +177,18 @@ def measure_pair(family: str, pair: Pair, examples: int) -> MatrixRow:
     inside()
     outside()
     return _row(fmt, pair, seen, codec)
+
+
+def _draw_without_local_constants() -> None:
+    """Keep hypothesis from mixing constants of the loaded local modules into what it draws.
+
+    With them each edited line, of shardgate's or of its user's, would give another matrix.
+    """
+    from hypothesis.internal.conjecture import providers
+    from hypothesis.internal.constants_ast import Constants
+
+    providers.CONSTANTS_CACHE.cache.clear()
+    providers._get_local_constants = Constants
 
 
 def _note(seen: _Seen, key: tuple[str, bool], stream: Stream, chunks: tuple[int, ...] | None) -> None:
