@@ -9,7 +9,7 @@ shard. A row group is hashed when it is read, from the bytes that are then decod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -105,7 +105,7 @@ class CertifiedSet:
             groups = [groups[place] for place in permutation(len(groups), seed, epoch)]
         return groups[rank::world_size]
 
-    def read(self, groups: Sequence[RowGroup], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    def read(self, groups: Sequence[RowGroup], columns: Sequence[str] | None = None) -> Generator[pa.Table]:
         """Yield one table per row group, each hashed as it comes in.
 
         Raises:

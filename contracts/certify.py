@@ -29,7 +29,16 @@ from contracts.certificate import FILE_NAME, CertifiedShard, faults, read_certif
 from contracts.derive import package_version, user_name
 from contracts.errors import ShardgateError
 from contracts.held import folder_held
-from contracts.layout import CERTIFIED, QUARANTINE, clear_temporary, parquet_beside, relative
+from contracts.layout import (
+    CERTIFIED,
+    QUARANTINE,
+    SHARD_SUFFIXES,
+    clear_temporary,
+    parquet_beside,
+    quarantined_files,
+    relative,
+    stored_outside,
+)
 from contracts.records import Finding, Severity
 from contracts.scan import Scan
 from contracts.segments import VerifiedFile, digest_shard, file_sha256
@@ -143,8 +152,10 @@ def _refuse_strangers(folder: Path, scans: Sequence[Scan]) -> None:
     root = folder.resolve()
     inside = {path.parent for path in audited if path.is_relative_to(root)}
     for path in sorted(parquet_beside(folder, inside) - audited):
-        if path.parent == root / CERTIFIED:
+        if path.parent == root / CERTIFIED and path.suffix == ".parquet":
             continue  # what an earlier certifying wrote; `_clear_leftovers` looks at it
+        if stored_outside(path, root) in audited:
+            continue
         raise CertifyError(
             "a shard in the folder was not audited",
             where=str(path),
@@ -344,6 +355,13 @@ def _predicate(
     audited = {scan.path.resolve() for scan in scans}
     outside = [scan.path.resolve().parent for scan in scans if not scan.path.resolve().is_relative_to(root)]
     beside = (path for other in set(outside) for path in other.glob("*.parquet") if path not in audited)
+    named = {entry["name"] for entry in quarantine}
+    # What an earlier run, which certified nothing, put into quarantine may be the only copy: it stays.
+    earlier = {
+        relative(folder, path)
+        for path in quarantined_files(folder)
+        if path.suffix.lower() in SHARD_SUFFIXES and path.resolve() not in audited
+    } - named
     warned = Counter(f.rule for f in result.findings if f.severity is Severity.WARNING)
     return {
         "version": package_version(),
@@ -357,7 +375,7 @@ def _predicate(
         "counts": {"rows": result.rows, "certified": result.certified, "quarantined": result.quarantined},
         "sources": sources,
         "quarantine": quarantine,
-        "bystanders": sorted(relative(folder, path) for path in beside),
+        "bystanders": sorted({relative(folder, path) for path in beside} | earlier),
         "verdicts": dict(result.verdicts),
         "claims": {name: dict(counts) for name, counts in result.claims.items()},
         "losses": dict(result.losses),

@@ -10,7 +10,7 @@ Place in the flow: under certifying, verifying and deriving. Imports certificate
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from contracts.certificate import FILE_NAME, Certificate
@@ -30,19 +30,38 @@ def parquet_beside(
 ) -> set[Path]:
     """Return the files of these kinds that lie where those of a set lie, quarantine apart.
 
-    That is the set's folder itself, its `shards/` and `certified/`, and the other folders given. Deeper
-    folders are sets of their own. Hidden files and the certificate are none.
+    That is the set's folder itself and the other folders given, without what lies deeper, where sets of their
+    own may be; and its `shards/` and `certified/` with all that lies in them, through links too: readers of a
+    folder go there. Hidden files count, since readers by pattern take them; half-written ones have another
+    suffix. The certificate is none.
     """
     root = folder.resolve()
-    places = {root, root / "shards", root / CERTIFIED, *(other.resolve() for other in others)}
-    places.discard(root / QUARANTINE)
+    places = {root, *(other.resolve() for other in others)} - {root / QUARANTINE}
+    places |= {place for name in ("shards", CERTIFIED) for place in folders_in(root / name)}
     own = {root / FILE_NAME, root / FILE_NAME.replace(".json", ".dsse.json")}
-    return {
-        path
-        for place in places
-        for path in place.glob("*")
-        if path.suffix.lower() in suffixes and not path.name.startswith(".")
-    } - own
+    return {path for place in places for path in place.glob("*") if path.suffix.lower() in suffixes} - own
+
+
+def folders_in(top: Path) -> list[Path]:
+    """Return `top`, where it is a folder, and all folders in it, links to folders followed, each once."""
+    seen: set[str] = set()
+    out: list[Path] = []
+    waiting, links = [top] if top.is_dir() else [], list[Path]()
+    while waiting or links:
+        # Links come last, so that a folder is met under its own name, if it lies here.
+        place = waiting.pop() if waiting else links.pop()
+        if (real := os.path.realpath(place)) in seen:
+            continue
+        seen.add(real)
+        out.append(place)
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        (links if entry.is_symlink() else waiting).append(Path(entry.path))
+        except OSError:
+            continue  # a reader can't list it either
+    return out
 
 
 def strangers(certificate: Certificate) -> list[Path]:
@@ -56,7 +75,30 @@ def strangers(certificate: Certificate) -> list[Path]:
     places = {path.parent for path in known} - {folder / QUARANTINE}
     suffixes = frozenset(Path(shard.name).suffix.lower() for shard in certificate.shards)
     found = parquet_beside(folder, sorted(places), SHARD_SUFFIXES | suffixes)
-    return sorted(found - known)
+    return sorted(path for path in found - known if stored_outside(path, folder) not in known)
+
+
+def quarantined_files(folder: Path) -> Iterator[Path]:
+    """Yield all that lies in a set's quarantine, folders apart."""
+    for place in folders_in(folder.resolve() / QUARANTINE):
+        yield from (path for path in place.glob("*") if not path.is_dir())
+
+
+def quarantine_strangers(certificate: Certificate) -> list[Path]:
+    """Return the shards in a set's quarantine that its certificate does not name."""
+    folder = certificate.folder.resolve()
+    known = {Path(os.path.normpath(folder / name)) for name in certificate.known_names}
+    return sorted(
+        path
+        for path in quarantined_files(folder)
+        if path.suffix.lower() in SHARD_SUFFIXES and not {path, stored_outside(path, folder)} & known
+    )
+
+
+def stored_outside(path: Path, root: Path) -> Path | None:
+    """Return a file's own place outside of a set, where a link of the set's folders leads; else None."""
+    place = path.parent.resolve() / path.name
+    return None if place.is_relative_to(root) else place
 
 
 def clear_temporary(folder: Path, *inside: str) -> None:

@@ -5,6 +5,10 @@ Place in the flow: under the loader, which imports it when a set is opened. Impo
 
 from __future__ import annotations
 
+import atexit
+import os
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +18,56 @@ from pyarrow.fs import FileInfo, FileSystemHandler, FileType
 
 from contracts.certificate import ShardAltered, ShardMissing, ShardUncertified
 from contracts.segments import AlteredBytes, FileDigest, VerifiedFile
+
+QUIET_S = 0.05
+LONGEST_S = 10.0
+
+
+class _Readers:
+    """Ends what datasets read ahead before the interpreter goes.
+
+    Arrow's threads read through Python; one that still wants to after the end waits for ever, and the exit
+    waits for it. So from the exit on reads are refused, and the exit goes on when none has come for a while.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Start anew, as a process does that was forked while others read."""
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._last = 0.0
+        self._over = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._last = time.monotonic()
+            if self._over:
+                raise OSError("the program is ending")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            self._last = time.monotonic()
+
+    def end(self) -> None:
+        """Refuse reads from now on; returns when those under way have ended."""
+        if not self._last:
+            return
+        self._over, began = True, time.monotonic()
+        while time.monotonic() - began < LONGEST_S:
+            with self._lock:
+                since = max(self._last, began)
+                if not self._inside and time.monotonic() - since > QUIET_S:
+                    return
+            time.sleep(QUIET_S / 5)
+
+
+_READERS = _Readers()
+atexit.register(_READERS.end)
+os.register_at_fork(after_in_child=_READERS.renew)
 
 
 class CertifiedFile(VerifiedFile):
@@ -40,6 +94,14 @@ class CertifiedFile(VerifiedFile):
                 why=str(error),
                 remedy="copy it again from where it was certified, or audit it again",
             ) from error
+
+
+class _AheadFile(CertifiedFile):
+    """A certified file that Arrow's own threads may read."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        with _READERS:
+            return super().read(size)
 
 
 class VerifiedFiles(FileSystemHandler):  # type: ignore[misc]
@@ -82,7 +144,8 @@ class VerifiedFiles(FileSystemHandler):  # type: ignore[misc]
         digest = self._digests.get(path)
         if digest is None:
             raise ShardUncertified("a file that is not certified was asked for", where=path)
-        return pa.PythonFile(CertifiedFile(Path(path), digest), mode="r")
+        with _READERS:
+            return pa.PythonFile(_AheadFile(Path(path), digest), mode="r")
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
         """Open a certified file for reading on."""

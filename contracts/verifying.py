@@ -31,7 +31,7 @@ from contracts.certificate import (
     SourceMissing,
     read_certificate,
 )
-from contracts.layout import QUARANTINE, strangers
+from contracts.layout import QUARANTINE, quarantine_strangers, strangers
 from contracts.segments import AlteredBytes, VerifiedFile, file_sha256
 
 _COPY = "copy it again from where it was certified, or audit it again"
@@ -125,7 +125,8 @@ def problems(
     public_keys: Sequence[Path | str] = (),
     quarantine: bool = False,
 ) -> Iterator[CertificateError]:
-    """Yield what does not hold: signature, shards in their order, files added, quarantine if asked for.
+    """Yield what does not hold: signature, shards in their order, files added, quarantine
+    if asked for.
 
     `hashed=False` looks at the shards' sizes only.
     """
@@ -147,9 +148,9 @@ def problems(
     finally:
         # Who asked for the first problem alone does not wait for the other shards' hashes.
         pool.shutdown(cancel_futures=True)
-    for path in strangers(certificate):
+    for path in [*strangers(certificate), *(quarantine_strangers(certificate) if quarantine else ())]:
         yield ShardUncertified(
-            "a file lies beside the certified ones without being certified",
+            "a file lies among the set's own without being in its certificate",
             where=str(path),
             why="it was added after the certificate was written, which does not name it",
             remedy="take it away, or audit the whole set again with `shardgate audit --certify NEW_DIR`",

@@ -10,7 +10,8 @@ Place in the flow: the exporters' entry. Imports this package, accounting, deriv
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +25,8 @@ from contracts.shard import Row, replace_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from contracts.certified_set import CertifiedSet
 
 Progress = Callable[[str, int, int], None]
 """Called with (file, rows so far, rows in all)."""
@@ -109,14 +112,16 @@ def export_rows(
         CertificateError: the set is not certified or not what its certificate says.
     """
     form, out = FORMS[form_name], Path(out)
+    _refuse_used(out)
     certificate, batches, total = _opened(source, certified)
     if certificate is not None and (form.holds, certificate.predicate["contract"]["strength"]) == (
         "tokens",
         "text",
     ):
         raise _no_ids(str(certificate.path))
-    with folder_held(out):
+    with folder_held(out), closing(batches):
         _refuse_used(out)
+        (out / BEGUN).touch()
         summary = Summary()
         told: dict[str, Any] = {"rows": 0, "differing": 0, "compared": 0, "first": []}
 
@@ -172,9 +177,7 @@ def _no_ids(where: str) -> ExportFault:
 
 def _opened(
     source: Path | str | Sequence[Path], certified: bool
-) -> tuple[Certificate | None, Iterable[pa.Table], int]:
-    import pyarrow as pa
-
+) -> tuple[Certificate | None, Generator[pa.Table], int]:
     if certified:
         from contracts.loader import open_certified
 
@@ -185,16 +188,22 @@ def _opened(
                 )
             source = source[0]
         opened = open_certified(source, check=False)
-        scanned = opened.dataset.to_batches(batch_size=BATCH, batch_readahead=1, fragment_readahead=1)
-        tables = (pa.Table.from_batches([batch]) for batch in scanned if batch.num_rows)
-        return opened.certificate, tables, sum(shard.rows for shard in opened.certificate.shards)
+        return opened.certificate, _verified(opened), sum(shard.rows for shard in opened.certificate.shards)
     from contracts.run import expand
 
     files = expand([source] if isinstance(source, str | Path) else source)
     return None, _plain(files), 0
 
 
-def _plain(files: Sequence[Path]) -> Iterator[pa.Table]:
+def _verified(opened: CertifiedSet) -> Generator[pa.Table]:
+    """Yield the rows in order, read by this thread alone: a reader that reads ahead outlives an error."""
+    with closing(opened.read(opened.groups)) as groups:
+        for group in groups:
+            for start in range(0, group.num_rows, BATCH):
+                yield group.slice(start, BATCH)
+
+
+def _plain(files: Sequence[Path]) -> Generator[pa.Table]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -213,6 +222,8 @@ def _plain(files: Sequence[Path]) -> Iterator[pa.Table]:
 
 
 def _refuse_used(out: Path) -> None:
+    if not out.is_dir():
+        return  # where it can't be made, holding it says so
     found = next((path for path in sorted(out.iterdir()) if not path.name.endswith(".tmp")), None)
     if found is not None and (out / FILE_NAME).exists():
         raise ExportFault("the folder holds a certified set", where=str(out), remedy="name a new folder")
@@ -220,7 +231,6 @@ def _refuse_used(out: Path) -> None:
         raise ExportFault(
             "the folder is not empty", where=str(found), remedy="name a new folder: an export has its own"
         )
-    (out / BEGUN).touch()
 
 
 BEGUN = ".export-begun"

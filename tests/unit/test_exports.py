@@ -183,6 +183,30 @@ def shardgate(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.parametrize("source", ["cert", "clean"])
+def test_a_certified_folder_is_refused_and_the_command_ends(tmp_path: Path, source: str) -> None:
+    for name in ("cert", "clean"):
+        write_shard(tmp_path / name / "a.parquet", ROWS, format_name="kimi_k2")
+        audit([tmp_path / name], codec=codec(), certify=tmp_path / name)
+    before = sorted(path.name for path in (tmp_path / "cert").iterdir())
+    done = shardgate("export", tmp_path / source, "--to", "specforge-ids", "-o", tmp_path / "cert")
+    assert done.returncode == 2 and "holds a certified set" in done.stderr
+    assert sorted(path.name for path in (tmp_path / "cert").iterdir()) == before
+
+
+def test_the_command_ends_when_a_shard_turns_out_bad_half_way(tmp_path: Path) -> None:
+    write_shard(tmp_path / "s" / "a.parquet", ROWS[:5], format_name="kimi_k2")
+    path = write_shard(tmp_path / "s" / "b.parquet", ROWS[5:], format_name="kimi_k2")
+    audit([tmp_path / "s"], codec=codec(), certify=tmp_path / "s")
+    block = bytearray(path.read_bytes())
+    block[len(block) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(bytes(block))
+    done = shardgate("export", tmp_path / "s", "--to", "specforge-ids", "-o", tmp_path / "o")
+    assert done.returncode == 2 and "altered" in done.stderr
+    assert not (tmp_path / "o" / "train.jsonl").exists()
+
+
 def test_the_command(certified: Path, tmp_path: Path) -> None:
     done = shardgate("export", certified, "--to", "specforge-ids", "-o", tmp_path / "a", "--json")
     told: dict[str, Any] = json.loads(done.stdout)
