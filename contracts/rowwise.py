@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from contracts.rules.own import RulesError
 from contracts.rules.registry import DISTINCT, ROW_CHECKS, RULES, SUSPECTS, Batch, Context, RowCheck
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ def _hits(check: RowCheck, row: Mapping[str, Any], context: Context) -> Iterator
         for rule, column, message in check(row, context):
             if context.active(RULES[rule]):
                 yield rule, column, message
+    except SystemExit as error:
+        name = getattr(check, "__name__", "a check")
+        raise RulesError(
+            f"the check `{name}` ends the process", remedy="yield a hit for a broken rule, never exit"
+        ) from error
     except UNREADABLE as error:
         name = getattr(check, "__name__", "check")
         yield "row-unreadable", None, f"{name} could not read the row: {one_line(error)}"

@@ -20,13 +20,27 @@ BENDING = (
     "presence_penalty",
     "repetition_penalty",
     "min_tokens",
+    "min_new_tokens",
     "min_p",
     "ignore_eos",
     "custom_logit_processor",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+    "allowed_token_ids",
+    "bad_words",
+    "use_beam_search",
+    "best_of",
 )
-"""Parameters that bend what the model would have said."""
+"""Parameters that bend what the model would have said, under the names of SGLang, OpenAI and vLLM."""
 
-_NEUTRAL: Mapping[str, tuple[Json, ...]] = {"repetition_penalty": (1, 1.0)}
+_NEUTRAL: Mapping[str, tuple[Json, ...]] = {
+    "repetition_penalty": (1, 1.0),
+    "best_of": (1,),
+    "response_format": ({"type": "text"}, "text"),
+}
 
 
 _RANGES: Mapping[str, tuple[float, float]] = {
@@ -61,6 +75,9 @@ def bent_by(sampling: Mapping[str, Json], *, tools: bool) -> dict[str, Json]:
 
     `tools` says whether the request declared any: only then does a forced tool choice do anything.
     """
+    more = sampling.get("extra_body")
+    if isinstance(more, Mapping):  # what the OpenAI client takes there is a parameter like the others
+        sampling = {**more, **sampling}
     found = {
         name: sampling[name]
         for name in BENDING

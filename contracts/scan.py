@@ -19,7 +19,8 @@ from contracts.formats import FORMATS, format_named
 from contracts.given import Given
 from contracts.records import Finding, Profile, Severity
 from contracts.rowwise import one_line, row_hits
-from contracts.rules import BULK, RULES, Context, Thresholds
+from contracts.rules import BUILT_IN, BULK, RULES, Context, Thresholds
+from contracts.rules.own import used
 from contracts.rules.registry import Batch, BulkCheck, Encode, SetCheck, Strength, finding
 from contracts.segments import FileDigest, digest_file, digest_shard
 from contracts.shard import METADATA_PREFIX, NAMES_KEY, SCHEMA_VERSION, arrow_schema
@@ -280,7 +281,14 @@ def _bulk(
     """Run the expression rules; return the Boolean frame, one column per rule."""
     import polars as pl
 
-    verdicts = frame.select([check.holds(context).fill_null(False).alias(check.rule.id) for check in checks])
+    verdicts = frame.select(
+        [
+            (check.holds(context) if check.rule.id in BUILT_IN else _own(check, context, frame))
+            .fill_null(False)
+            .alias(check.rule.id)
+            for check in checks
+        ]
+    )
     if verdicts.height == 1 and frame.height > 1:
         verdicts = pl.concat([verdicts] * frame.height)
     for check in checks:
@@ -298,6 +306,20 @@ def _bulk(
             message = check.rule.message.format(**words) if check.rule.message else check.rule.meaning
             _hit(scan, context, check.rule.id, first + offset, None, message, values[0])
     return verdicts
+
+
+def _own(check: BulkCheck, context: Context, frame: pl.DataFrame) -> pl.Expr:
+    """Return the expression of a user's rule, once it has shown on one row that it is one."""
+    import polars as pl
+
+    with used(check.rule.id):
+        found = check.holds(context)
+        if not isinstance(found, pl.Expr):
+            raise TypeError(f"it returned {type(found).__name__}, not an expression")
+        kind = frame.head(1).select(found.alias("holds"))["holds"].dtype
+        if kind not in (pl.Boolean, pl.Null):
+            raise TypeError(f"its expression gives {kind}, not Boolean")
+    return found
 
 
 def _word(value: Any) -> str:

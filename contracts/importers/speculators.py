@@ -105,11 +105,9 @@ def integers(record: Mapping[str, Any], key: str) -> list[int]:
         value = value[0]
     if not isinstance(value, list) or not value:
         raise Unfit(f"`{key}` is {'missing' if value is None else 'no list of numbers'}")
-    wrong = next(
-        (v for v in value if not isinstance(v, int) or (isinstance(v, bool) and key == "input_ids")), 0
-    )
-    if wrong != 0 and (not isinstance(wrong, int) or isinstance(wrong, bool)):
-        raise Unfit(f"`{key}` holds {wrong!r}, which is no integer")
+    for item in value:
+        if not isinstance(item, int) or (isinstance(item, bool) and key == "input_ids"):
+            raise Unfit(f"`{key}` holds {item!r}, which is no integer")
     return [int(v) for v in value]
 
 

@@ -11,7 +11,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,9 @@ def load_rules(path: Path | str) -> OwnRules:
             module = importlib.util.module_from_spec(spec)
             module.__file__ = str(path)
             sys.modules[name] = module
-            exec(compile(block, str(path), "exec"), module.__dict__)
+            # Standard output may be a report's, or the line to the process that asked.
+            with redirect_stdout(sys.stderr):
+                exec(compile(block, str(path), "exec"), module.__dict__)
             fresh = tuple(rule for rule in registry.RULES if rule not in before)
             if not fresh:
                 raise RulesError(
@@ -82,7 +84,7 @@ def load_rules(path: Path | str) -> OwnRules:
         raise RulesError(
             error.what, where=_place(error, path), why=error.why, remedy=error.remedy or EXAMPLE
         ) from error
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise RulesError(
             "the file of rules fails",
             where=_place(error, path),
@@ -92,6 +94,28 @@ def load_rules(path: Path | str) -> OwnRules:
     _CHECKS[digest] = _checks() - checks
     _LOADED[digest] = OwnRules(str(path.resolve()), digest, fresh)
     return _LOADED[digest]
+
+
+@contextmanager
+def used(rule: str) -> Iterator[None]:
+    """Run a user's check: what it prints goes to standard error, what it raises names the rule.
+
+    Raises:
+        RulesError: the check failed.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except ShardgateError:
+        raise
+    except (Exception, SystemExit) as error:
+        files = [own.path for own in _LOADED.values() if rule in own.rules]
+        raise RulesError(
+            f"the rule `{rule}` fails",
+            where=files[0] if files else "a rule that was declared from Python",
+            why=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            remedy=f"a bulk rule returns one Boolean polars expression over the shard's columns; {EXAMPLE}",
+        ) from error
 
 
 def own_rules() -> tuple[OwnRules, ...]:

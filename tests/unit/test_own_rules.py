@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +18,9 @@ from contracts.rules import RULES, load_rules, own_rules, unload_rules
 from contracts.rules.own import RulesError
 from contracts.rules.registry import BULK, ROW_CHECKS, SET_CHECKS
 from contracts.run import fingerprint
+from contracts.shard import seal
 from contracts.thresholds import Thresholds
-from fixtures.corruptions.rows import CLEAN, codec, rows_of
+from fixtures.corruptions.rows import CLEAN, codec, rows_of, tokenizer_path
 
 FIVE_LINES = """import polars as pl
 from contracts.rules.registry import RuleSpec, bulk
@@ -104,3 +108,40 @@ def test_processes_of_their_own_have_the_rule_and_what_was_given(tmp_path: Path)
     fired = {"short", "eval-overlap", "draft-coverage", "few-loss-tokens", "rate-over-cap", "row-twice"}
     assert two.findings == one.findings and {found.rule for found in one.findings} >= fired
     assert two.fingerprint == one.fingerprint and two.measured == one.measured
+
+
+HEAD = """
+import polars as pl
+from contracts.rules.registry import RuleSpec, bulk, row_check
+SPEC = RuleSpec("mine", "m", "r", column="content")
+print("NOISE")
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise SystemExit(0)", "SystemExit"),
+        ("@bulk(SPEC)\ndef mine(ctx):\n    raise SystemExit(0)", "SystemExit"),
+        ("@bulk(SPEC)\ndef mine(ctx):\n    return 5", "it returned int, not an expression"),
+        ("@bulk(SPEC)\ndef mine(ctx):\n    return pl.col('nope') > 1", "nope"),
+        ("@bulk(SPEC)\ndef mine(ctx):\n    return pl.lit('x')", "gives String, not Boolean"),
+        ("@bulk(SPEC)\ndef mine(ctx):\n    return 1 / 0", "ZeroDivisionError"),
+        ("@row_check(SPEC)\ndef mine(row, ctx):\n    raise SystemExit(0)", "ends the process"),
+    ],
+)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_rule_that_fails_ends_the_audit_and_never_passes(
+    tmp_path: Path, body: str, why: str, processes: int
+) -> None:
+    """A gate that a user's own code ends with success, or whose report it writes into, is no gate."""
+    own = tmp_path / "mine.py"
+    own.write_text(HEAD + body)
+    for name in ("a", "b"):
+        rows = [{**row, "sample_id": f"{name}-{row['sample_id']}"} for row in rows_of(CLEAN)]
+        write_shard(tmp_path / f"{name}.parquet", [seal(row) for row in rows], format_name="kimi_k2")
+    command = [sys.executable, "-m", "harness", "audit", str(tmp_path), "--json", "--rules", str(own)]
+    command += ["--processes", str(processes), "--tokenizer", str(tokenizer_path())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert why in json.dumps(json.loads(done.stdout), ensure_ascii=False)
