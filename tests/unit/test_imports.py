@@ -105,6 +105,7 @@ def test_repeats_of_one_prompt_are_numbered(tmp_path: Path) -> None:
         ({"loss_mask": None}, "`loss_mask` is missing"),
         ({"input_ids": ["a"]}, "no integer"),
         ({"input_ids": [-1, 2], "loss_mask": [0, 1]}, "negative"),
+        ({"input_ids": [1, 2, 3], "loss_mask": [0.0, 0.5, 1.0]}, "no integer"),
         ({"input_ids": [1, 2], "loss_mask": [0, 2]}, "not 0 or 1"),
         ({"input_ids": [1, 2], "loss_mask": [0, 0]}, "no token has loss"),
         ({"input_ids": [1, 2], "loss_mask": [1, 1]}, "no prompt"),
