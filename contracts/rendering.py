@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contracts.given import Template
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -125,7 +128,18 @@ def render(
 
 @lru_cache(maxsize=8)
 def _compiled(source: str) -> Any:
-    from jinja2 import TemplateError, nodes
+    from jinja2 import TemplateError
+
+    try:
+        return environment().from_string(source)
+    except TemplateError as error:
+        raise Unrenderable(f"the template does not compile: {error}") from error
+
+
+@cache
+def environment() -> Environment:
+    """Return the environment in which transformers compiles chat templates; jinja2 is imported only now."""
+    from jinja2 import TemplateError, nodes, pass_context
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -145,15 +159,22 @@ def _compiled(source: str) -> Any:
     def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    @pass_context
+    def as_it_is(context: object, value: object) -> object:
+        return value
+
+    # Constants would be computed while compiling, and a template may have "x" * 10**10: so not optimised, and
+    # with a last step that asks for the context, which only rendering has.
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        optimized=False,
+        finalize=as_it_is,
+        extensions=[Generation, loopcontrols],
     )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = refuse
-    try:
-        return environment.from_string(source)
-    except TemplateError as error:
-        raise Unrenderable(f"the template does not compile: {error}") from error
+    made.filters["tojson"] = tojson
+    made.globals["raise_exception"] = refuse
+    return made
 
 
 def _message(message: Mapping[str, Any], parsed: bool, empty: bool) -> dict[str, Any]:
