@@ -23,7 +23,7 @@ from contracts.records import (
     Severity,
     Verdict,
 )
-from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, bulk, row_check
+from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, bulk, column, row_check
 from contracts.rules.structural import parse
 from contracts.sampling import GRAMMARS
 from contracts.tokens import Codec
@@ -270,18 +270,12 @@ def _verdict_seen() -> dict[str, Any]:
         strengths=("token",),
         message="verdict {verdict}, captured {captured}",
     ),
-    seen=lambda ctx: {"verdict": _column("verdict"), "captured": _captured()},
+    seen=lambda ctx: {"verdict": column("verdict"), "captured": _captured()},
 )
 def unproven(ctx: Context) -> pl.Expr:
     """Hold where the row says it was captured and judged."""
-    return (_column("verdict") != "unproven") & _captured().fill_null(False)
-
-
-def _column(name: str) -> pl.Expr:
-    import polars as pl
-
-    return pl.col(name)
+    return (column("verdict") != "unproven") & _captured().fill_null(False)
 
 
 def _captured() -> pl.Expr:
-    return _column("claims").struct.field("captured")
+    return column("claims").struct.field("captured")

@@ -9,15 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from contracts.records import Profile, Severity
-from contracts.rules.registry import Context, RuleSpec, bulk
+from contracts.rules.registry import RATE_BUT_SFT, Context, RuleSpec, blank, bulk
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
 
-RATE_BUT_SFT: dict[Profile, Severity | None] = dict.fromkeys(
-    (Profile.DRAFT, Profile.RL, Profile.TEST), Severity.RATE
-)
 BLOCK = 32
 """Tokens that are compared at once when loops are looked for."""
 NEEDED = 4
@@ -30,12 +27,6 @@ def _raw() -> pl.Expr:
     import polars as pl
 
     return pl.col("sampling_params").str.contains(r'"mode":\s*"raw"')
-
-
-def _empty(name: str) -> pl.Expr:
-    import polars as pl
-
-    return pl.col(name).fill_null("").str.strip_chars() == ""
 
 
 def _finished() -> pl.Expr:
@@ -147,11 +138,11 @@ def reasoning_unclosed(ctx: Context) -> pl.Expr:
     text = pl.coalesce("response_text_raw", "content").fill_null("")
     begun = pl.lit(True) if fmt.opener_prefilled else text.str.contains(fmt.opener, literal=True)
     parsed_away = (
-        ~_raw() & pl.col("response_text_raw").is_null() & (~_empty("content") | _empty("reasoning_content"))
+        ~_raw() & pl.col("response_text_raw").is_null() & (~blank("content") | blank("reasoning_content"))
     )
     thought = (pl.col("thinking_mode") != "instant") & _finished() & begun
     closed = text.str.contains(fmt.closer, literal=True)
-    return ~thought | closed | parsed_away | ~_empty("tool_calls")
+    return ~thought | closed | parsed_away | ~blank("tool_calls")
 
 
 @bulk(
@@ -165,9 +156,9 @@ def reasoning_unclosed(ctx: Context) -> pl.Expr:
         severities=RATE_BUT_SFT,
     )
 )
-def answer_empty(ctx: Context) -> pl.Expr:
+def answerblank(ctx: Context) -> pl.Expr:
     """Hold where the response was cut, or has an answer or a call."""
-    return ~_finished() | ~_empty("content") | ~_empty("tool_calls")
+    return ~_finished() | ~blank("content") | ~blank("tool_calls")
 
 
 @bulk(

@@ -10,16 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from contracts.formats import FORMATS
-from contracts.records import Profile, Severity, ThinkingMode
-from contracts.rules.registry import Context, Hit, Row, RuleSpec, bulk, row_check
+from contracts.records import ThinkingMode
+from contracts.rules.registry import RATE_BUT_SFT, Context, Hit, Row, RuleSpec, blank, bulk, row_check
 from contracts.rules.structural import parse
 
 if TYPE_CHECKING:
     import polars as pl
-
-_RATE_BUT_SFT: dict[Profile, Severity | None] = dict.fromkeys(
-    (Profile.DRAFT, Profile.RL, Profile.TEST), Severity.RATE
-)
 
 
 @row_check(
@@ -65,7 +61,7 @@ def template_switch(row: Row, ctx: Context) -> Iterator[Hit]:
         "nothing, where the model really did not think: dropping such rows biases a drafter",
         column="reasoning_content",
         kind="quality",
-        severities=_RATE_BUT_SFT,
+        severities=RATE_BUT_SFT,
     )
 )
 def reasoning_empty(ctx: Context) -> pl.Expr:
@@ -75,8 +71,7 @@ def reasoning_empty(ctx: Context) -> pl.Expr:
     if ctx.format is not None and not ctx.format.thinks:
         return pl.lit(True)
     raw = pl.col("sampling_params").str.contains('"mode":"raw"', literal=True)
-    empty = pl.col("reasoning_content").fill_null("").str.strip_chars() == ""
-    return raw | (pl.col("thinking_mode") == "instant") | ~empty
+    return raw | (pl.col("thinking_mode") == "instant") | ~blank("reasoning_content")
 
 
 @bulk(
@@ -87,7 +82,7 @@ def reasoning_empty(ctx: Context) -> pl.Expr:
         column="finish_reason",
         kind="quality",
         report="speculators#835",
-        severities=_RATE_BUT_SFT,
+        severities=RATE_BUT_SFT,
     )
 )
 def cut_by_length(ctx: Context) -> pl.Expr:

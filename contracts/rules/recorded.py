@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from contracts.framing import PROMPT_TAIL
 from contracts.layouts import THINK
-from contracts.rules.registry import Context, RuleSpec, bulk
+from contracts.rules.registry import Context, RuleSpec, bulk, column
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         column="created_at",
         message="created at {time}",
     ),
-    seen=lambda ctx: {"time": _column("created_at").dt.to_string("iso:strict")},
+    seen=lambda ctx: {"time": column("created_at").dt.to_string("iso:strict")},
 )
 def time_implausible(ctx: Context) -> pl.Expr:
     """Hold where the time lies between the thresholds' first day and some days ahead of the clock."""
@@ -32,13 +32,7 @@ def time_implausible(ctx: Context) -> pl.Expr:
 
     first = datetime.fromisoformat(ctx.thresholds.created_after).replace(tzinfo=UTC)
     last = datetime.now(UTC) + timedelta(days=ctx.thresholds.days_ahead)
-    return _column("created_at").is_between(pl.lit(first), pl.lit(last))
-
-
-def _column(name: str) -> pl.Expr:
-    import polars as pl
-
-    return pl.col(name)
+    return column("created_at").is_between(pl.lit(first), pl.lit(last))
 
 
 @bulk(
@@ -49,11 +43,11 @@ def _column(name: str) -> pl.Expr:
         column="weight_version",
         message="weight version {version}",
     ),
-    seen=lambda ctx: {"version": _column("weight_version")},
+    seen=lambda ctx: {"version": column("weight_version")},
 )
 def weights_mixed(ctx: Context) -> pl.Expr:
     """Hold where the weight version is one word, not a list of them."""
-    return ~_column("weight_version").str.contains(r"^\s*\[").fill_null(False)
+    return ~column("weight_version").str.contains(r"^\s*\[").fill_null(False)
 
 
 @bulk(
@@ -67,9 +61,9 @@ def weights_mixed(ctx: Context) -> pl.Expr:
         message="the engine counted {counted}; the closer is token {closer} of {tokens} (0: none)",
     ),
     seen=lambda ctx: {
-        "counted": _column("reasoning_tokens"),
+        "counted": column("reasoning_tokens"),
         "closer": _closer_at(ctx),
-        "tokens": _column("response_token_ids").list.len(),
+        "tokens": column("response_token_ids").list.len(),
     },
 )
 def reasoning_count(ctx: Context) -> pl.Expr:
@@ -79,10 +73,10 @@ def reasoning_count(ctx: Context) -> pl.Expr:
     """
     import polars as pl
 
-    counted, fmt = _column("reasoning_tokens"), ctx.format
+    counted, fmt = column("reasoning_tokens"), ctx.format
     if fmt is None or fmt.layout is not THINK or not ctx.ids_of([fmt.closer]):
         return pl.lit(True)
-    length = _column("response_token_ids").list.len().cast(pl.Int64)
+    length = column("response_token_ids").list.len().cast(pl.Int64)
     at = _closer_at(ctx)
     least = pl.when(at > 0).then(at - 1).otherwise(length - 1)
     most = pl.when(at > 0).then(at).otherwise(length)
@@ -130,5 +124,5 @@ def marker_split(ctx: Context) -> pl.Expr:
     opener = ctx.ids_of([fmt.opener]) if fmt is not None and fmt.opener_prefilled else []
     if not opener:
         return pl.lit(True)
-    tail = _column("prompt_token_ids").list.tail(PROMPT_TAIL)
-    return (_column("thinking_mode") == "instant") | tail.list.contains(opener[0])
+    tail = column("prompt_token_ids").list.tail(PROMPT_TAIL)
+    return (column("thinking_mode") == "instant") | tail.list.contains(opener[0])

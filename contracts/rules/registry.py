@@ -259,3 +259,21 @@ def severity_of(rule: RuleSpec, profile: Profile, thresholds: Thresholds | None 
 def off_for_test(severity: Severity | None = None) -> dict[Profile, Severity | None]:
     """Return severities that differ in the profile `test` only."""
     return {Profile.TEST: severity}
+
+
+RATE_BUT_SFT: Mapping[Profile, Severity | None] = dict.fromkeys(
+    (Profile.DRAFT, Profile.RL, Profile.TEST), Severity.RATE
+)
+"""For what the model really said: a rate, but where texts are trained on a warning."""
+
+
+def column(name: str) -> pl.Expr:
+    """Return the expression of a column; polars is imported only now, when a check runs."""
+    import polars as pl
+
+    return pl.col(name)
+
+
+def blank(name: str) -> pl.Expr:
+    """Return whether a text column is null, empty, or white space."""
+    return column(name).fill_null("").str.strip_chars() == ""

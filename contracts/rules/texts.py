@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from contracts.losses import ASSUMED
-from contracts.rules.registry import Context, RuleSpec, bulk
+from contracts.rules.registry import Context, RuleSpec, bulk, column
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         strengths=("text",),
         message="content begins {begins}",
     ),
-    seen=lambda ctx: {"begins": _column("content").str.slice(0, 40)},
+    seen=lambda ctx: {"begins": column("content").str.slice(0, 40)},
 )
 def thinking_in_content(ctx: Context) -> pl.Expr:
     """Hold where no closer stands in a parsed answer without reasoning; an instant answer may mention one."""
@@ -34,10 +34,10 @@ def thinking_in_content(ctx: Context) -> pl.Expr:
     closer = ctx.format.closer if ctx.format else ""
     if not closer:
         return pl.lit(True)
-    raw = _column("sampling_params").str.contains('"mode":"raw"', literal=True)
-    thought = _column("reasoning_content").fill_null("").str.strip_chars() != ""
-    said = _column("content").str.contains(closer, literal=True).fill_null(False)
-    return raw | thought | (_column("thinking_mode") == "instant") | ~said
+    raw = column("sampling_params").str.contains('"mode":"raw"', literal=True)
+    thought = column("reasoning_content").fill_null("").str.strip_chars() != ""
+    said = column("content").str.contains(closer, literal=True).fill_null(False)
+    return raw | thought | (column("thinking_mode") == "instant") | ~said
 
 
 @bulk(
@@ -49,16 +49,10 @@ def thinking_in_content(ctx: Context) -> pl.Expr:
         column="losses",
         message="losses {losses}",
     ),
-    seen=lambda ctx: {"losses": _column("losses").list.join(", ")},
+    seen=lambda ctx: {"losses": column("losses").list.join(", ")},
 )
 def mended_on_assumption(ctx: Context) -> pl.Expr:
     """Hold where no loss of the row is an assumption that `shardgate repair` made."""
     import polars as pl
 
-    return ~_column("losses").list.eval(pl.element().is_in(sorted(ASSUMED))).list.any().fill_null(False)
-
-
-def _column(name: str) -> pl.Expr:
-    import polars as pl
-
-    return pl.col(name)
+    return ~column("losses").list.eval(pl.element().is_in(sorted(ASSUMED))).list.any().fill_null(False)

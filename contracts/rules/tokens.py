@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from contracts.digests import content_sha256, prompt_sha256
 from contracts.framing import prompt_tail
 from contracts.records import ThinkingMode
-from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, bulk, row_check
+from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, bulk, column, row_check
 from contracts.tokens import UndecodableToken
 
 if TYPE_CHECKING:
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 _AGAIN = "generate these rows again; the ids are the training truth and these can't be it"
 _LISTS = ("prompt_token_ids", "response_token_ids")
-
-
-def _ids(name: str) -> pl.Expr:
-    import polars as pl
-
-    return pl.col(name)
 
 
 @bulk(
@@ -37,11 +31,11 @@ def _ids(name: str) -> pl.Expr:
         strengths=("token",),
         message="{prompt} prompt tokens, {response} response tokens",
     ),
-    seen=lambda ctx: {"prompt": _ids(_LISTS[0]).list.len(), "response": _ids(_LISTS[1]).list.len()},
+    seen=lambda ctx: {"prompt": column(_LISTS[0]).list.len(), "response": column(_LISTS[1]).list.len()},
 )
 def tokens_missing(ctx: Context) -> pl.Expr:
     """Hold where both lists have at least one token."""
-    return (_ids(_LISTS[0]).list.len() > 0) & (_ids(_LISTS[1]).list.len() > 0)
+    return (column(_LISTS[0]).list.len() > 0) & (column(_LISTS[1]).list.len() > 0)
 
 
 @bulk(
@@ -67,8 +61,8 @@ def _extreme(kind: str) -> pl.Expr:
     import polars as pl
 
     if kind == "min":
-        return pl.min_horizontal([_ids(name).list.min() for name in _LISTS]).fill_null(0)
-    return pl.max_horizontal([_ids(name).list.max() for name in _LISTS]).fill_null(0)
+        return pl.min_horizontal([column(name).list.min() for name in _LISTS]).fill_null(0)
+    return pl.max_horizontal([column(name).list.max() for name in _LISTS]).fill_null(0)
 
 
 @bulk(
@@ -82,21 +76,21 @@ def _extreme(kind: str) -> pl.Expr:
         message="engine: {p} + {c} (reasoning {r}), row: {prompt} + {response}",
     ),
     seen=lambda ctx: {
-        "p": _ids("prompt_tokens"),
-        "c": _ids("completion_tokens"),
-        "r": _ids("reasoning_tokens"),
-        "prompt": _ids(_LISTS[0]).list.len(),
-        "response": _ids(_LISTS[1]).list.len(),
+        "p": column("prompt_tokens"),
+        "c": column("completion_tokens"),
+        "r": column("reasoning_tokens"),
+        "prompt": column(_LISTS[0]).list.len(),
+        "response": column(_LISTS[1]).list.len(),
     },
 )
 def token_count(ctx: Context) -> pl.Expr:
     """Hold where the list lengths are the engine's usage, and reasoning is no more than the completion."""
-    reasoning = _ids("reasoning_tokens").fill_null(0)
+    reasoning = column("reasoning_tokens").fill_null(0)
     return (
-        (_ids(_LISTS[0]).list.len() == _ids("prompt_tokens"))
-        & (_ids(_LISTS[1]).list.len() == _ids("completion_tokens"))
+        (column(_LISTS[0]).list.len() == column("prompt_tokens"))
+        & (column(_LISTS[1]).list.len() == column("completion_tokens"))
         & (reasoning >= 0)
-        & (reasoning <= _ids("completion_tokens"))
+        & (reasoning <= column("completion_tokens"))
     )
 
 
@@ -108,11 +102,11 @@ def token_count(ctx: Context) -> pl.Expr:
         column="matched_stop",
         message="matched_stop is {matched}",
     ),
-    seen=lambda ctx: {"matched": _ids("matched_stop")},
+    seen=lambda ctx: {"matched": column("matched_stop")},
 )
 def invented_token(ctx: Context) -> pl.Expr:
     """Hold where `matched_stop` is not SGLang's word for an invented token."""
-    return ~_ids("matched_stop").str.contains("NaN happened", literal=True).fill_null(False)
+    return ~column("matched_stop").str.contains("NaN happened", literal=True).fill_null(False)
 
 
 def _ends(ctx: Context) -> list[int]:
@@ -130,39 +124,41 @@ def _ends(ctx: Context) -> list[int]:
         message="finish reason {finish}, matched_stop {matched}, last id {last}",
     ),
     seen=lambda ctx: {
-        "finish": _ids("finish_reason"),
-        "matched": _ids("matched_stop"),
-        "last": _ids(_LISTS[1]).list.last(),
+        "finish": column("finish_reason"),
+        "matched": column("matched_stop"),
+        "last": column(_LISTS[1]).list.last(),
     },
 )
 def end_token(ctx: Context) -> pl.Expr:
     """Hold where an end token is exactly at the end when one is said to have stopped it, and none before."""
     import polars as pl
 
-    ends, response = _ends(ctx), _ids(_LISTS[1])
+    ends, response = _ends(ctx), column(_LISTS[1])
     last = response.list.last()
     inside = pl.sum_horizontal([pl.lit(0), *(response.list.count_matches(end) for end in ends)])
     before = inside > last.is_in(ends).fill_null(False).cast(pl.Int64)
-    matched = _ids("matched_stop").str.strip_chars().str.to_integer(strict=False)
-    finished = _ids("finish_reason").is_in(["stop", "tool_calls"])
-    has_stop_string = _ids("sampling_params").str.contains(r'"stop(_regex)?":')
-    own_stop = _ids("sampling_params").str.contains('"stop_token_ids":', literal=True)
+    matched = column("matched_stop").str.strip_chars().str.to_integer(strict=False)
+    finished = column("finish_reason").is_in(["stop", "tool_calls"])
+    has_stop_string = column("sampling_params").str.contains(r'"stop(_regex)?":')
+    own_stop = column("sampling_params").str.contains('"stop_token_ids":', literal=True)
     by_id = matched.is_not_null()
     known = matched.is_in(ends) | own_stop
-    by_string = _ids("matched_stop").is_not_null() & matched.is_null()
-    unsaid = _ids("matched_stop").is_null()
+    by_string = column("matched_stop").is_not_null() & matched.is_null()
+    unsaid = column("matched_stop").is_null()
     at_end = last.is_in(ends).fill_null(False)
     limit = (
-        _ids("sampling_params")
+        column("sampling_params")
         .str.extract(r'"max_(?:completion_|new_)?tokens":\s*(\d+)')
         .str.to_integer(strict=False)
     )
     # Servers that look at the limit first call it a cut when the end token is the last one allowed.
-    at_limit = ((_ids("finish_reason") == "length") & (_ids("completion_tokens") >= limit)).fill_null(False)
+    at_limit = ((column("finish_reason") == "length") & (column("completion_tokens") >= limit)).fill_null(
+        False
+    )
     return (
         ~before.fill_null(False)
         & (~(finished & by_id) | ((last == matched) & known).fill_null(False))
-        & (~(finished & unsaid) | at_end | (has_stop_string & (_ids("finish_reason") == "stop")))
+        & (~(finished & unsaid) | at_end | (has_stop_string & (column("finish_reason") == "stop")))
         & (~(finished & by_string) | has_stop_string)
         & (finished | (unsaid & (~at_end | at_limit)))
     )
@@ -211,7 +207,7 @@ def pad_inside(ctx: Context) -> pl.Expr:
 def _count(ids: list[int], *columns: str) -> pl.Expr:
     import polars as pl
 
-    counts = [_ids(column).list.count_matches(token).fill_null(0) for column in columns for token in ids]
+    counts = [column(name).list.count_matches(token).fill_null(0) for name in columns for token in ids]
     return pl.sum_horizontal([pl.lit(0), *counts])
 
 
@@ -225,18 +221,18 @@ def _count(ids: list[int], *columns: str) -> pl.Expr:
         message="{count} values for {tokens} tokens, largest {high}",
     ),
     seen=lambda ctx: {
-        "count": _ids("output_logprobs").list.len(),
-        "tokens": _ids(_LISTS[1]).list.len(),
-        "high": _ids("output_logprobs").list.max(),
+        "count": column("output_logprobs").list.len(),
+        "tokens": column(_LISTS[1]).list.len(),
+        "high": column("output_logprobs").list.max(),
     },
 )
 def logprobs_bad(ctx: Context) -> pl.Expr:
     """Hold where log-probabilities are absent or fit the response; -inf and NaN are refused."""
     import polars as pl
 
-    values = _ids("output_logprobs")
+    values = column("output_logprobs")
     return values.is_null() | (
-        (values.list.len() == _ids(_LISTS[1]).list.len())
+        (values.list.len() == column(_LISTS[1]).list.len())
         & values.list.eval(pl.element().is_finite() & (pl.element() <= 0)).list.all()
     ).fill_null(False)
 
