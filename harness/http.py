@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -111,8 +111,10 @@ class HttpSession:
         if self._session is not None:
             await self._session.close()
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """Send JSON, return the whole body of a 200 answer.
+    async def post(
+        self, path: str, body: Mapping[str, Any], heard: Callable[[], None] | None = None
+    ) -> bytes:
+        """Send JSON, return the whole body of a 200 answer; `heard` is called as each part of it comes in.
 
         Raises:
             RequestRefused: the body has no JSON form.
@@ -127,13 +129,15 @@ class HttpSession:
                 why=str(error),
                 remedy="messages, tools and sampling parameters must be plain JSON values",
             ) from None
-        return await self._exchange("POST", path, data)
+        return await self._exchange("POST", path, data, heard)
 
     async def get(self, path: str) -> bytes:
         """Return the whole body of a 200 answer. Raises as `post`."""
         return await self._exchange("GET", path, None)
 
-    async def _exchange(self, method: str, path: str, data: bytes | None) -> bytes:
+    async def _exchange(
+        self, method: str, path: str, data: bytes | None, heard: Callable[[], None] | None = None
+    ) -> bytes:
         if self._session is None:
             raise RuntimeError("the session is not open: use it as an async context manager")
         url = self.base_url + path
@@ -148,6 +152,8 @@ class HttpSession:
             ):
                 async for chunk in response.content.iter_any():
                     received += chunk
+                    if heard is not None:
+                        heard()
                     if len(received) > MAX_BODY_BYTES:
                         raise _too_large(url, bytes(received[:4096]))
                 status = response.status
