@@ -41,9 +41,9 @@ class Framing:
     constrained: bool = False
 
 
-def prompt_tail(fmt: Format, prompt_ids: Sequence[int] | None, codec: Codec) -> ThinkingMode | None:
+def prompt_tail(fmt: Format, prompt_ids: Sequence[int] | None, codec: Codec | None) -> ThinkingMode | None:
     """Read from the prompt's last tokens whether it opened the thinking, closed it, or did neither (None)."""
-    if prompt_ids is None or len(prompt_ids) == 0 or not fmt.thinks:
+    if codec is None or prompt_ids is None or len(prompt_ids) == 0 or not fmt.thinks:
         return None
     try:
         text = codec.decode_bytes(prompt_ids[-PROMPT_TAIL:]).decode("utf-8", "replace").rstrip()
@@ -81,7 +81,7 @@ def end_text_for(
 def framing_for(
     fmt: Format,
     *,
-    codec: Codec,
+    codec: Codec | None,
     mode: Mode,
     prompt_ids: Sequence[int] | None,
     finish_reason: str | None,
@@ -94,7 +94,7 @@ def framing_for(
     """Build the framing of one response from its request.
 
     `thinking_mode` is what the request asked for (None: the format's default); the prompt's tail,
-    where known, says what the prompt really did.
+    where known, says what the prompt really did. `codec` may be None where there are no ids to read.
     """
     tail = prompt_tail(fmt, prompt_ids, codec)
     asked = thinking_mode or fmt.default_mode

@@ -51,7 +51,7 @@ def judge_fields(
     response_ids: Sequence[int] | None,
     fields: Fields,
     *,
-    codec: Codec,
+    codec: Codec | None,
     framing: Framing,
     finish_reason: str | None,
     matched_stop: int | str | None,
@@ -64,6 +64,7 @@ def judge_fields(
     Args:
         response_ids: the engine's ids, end token included; None where the server gave none.
         fields: what the response handed out.
+        codec: may be None where there are no ids to read.
         framing: the request's side (`contracts.framing.framing_for`).
         raw_text: the text as served before any parser, where it was on the wire; None otherwise.
         scripted_ids: the ids that a scripted generation forced.
@@ -72,6 +73,7 @@ def judge_fields(
     rebuilt = rebuild(fields, framing)
     if response_ids is None:
         return _unproven(fields, framing, rebuilt, finish_reason, raw_text, extra)
+    assert codec is not None, "ids are judged with their tokenizer"
     ids = [int(i) for i in response_ids]
     truth = read_truth(ids, codec, framing)
     raw_losses = _captured(ids, truth, codec, finish_reason, matched_stop, scripted_ids, framing)

@@ -187,7 +187,7 @@ def text_row(
     parsers = {name: common[name] for name in ("reasoning_parser", "tool_parser")}
     framing = framing_for(
         fmt,
-        codec=_NO_CODEC,
+        codec=None,
         mode=mode,
         prompt_ids=None,
         finish_reason=None,
@@ -196,9 +196,7 @@ def text_row(
         reasoning_parsed=parsers["reasoning_parser"] != NONE,
         tools_parsed=bool(tools) and parsers["tool_parser"] != NONE,
     )
-    judged = judge_fields(
-        None, fields, codec=_NO_CODEC, framing=framing, finish_reason=None, matched_stop=None
-    )
+    judged = judge_fields(None, fields, codec=None, framing=framing, finish_reason=None, matched_stop=None)
     return {
         **common,
         "sample_id": sample_id,
@@ -225,31 +223,6 @@ def text_row(
         "verdict": str(judged.verdict),
         "losses": [loss.name for loss in judged.losses],
     }
-
-
-class _NoCodec:
-    """Stands where a judgement without ids needs no tokenizer."""
-
-    vocab_size = None
-    sha256 = None
-
-    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
-        raise NotImplementedError
-
-    def decode_bytes(self, ids: Sequence[int]) -> bytes:
-        raise NotImplementedError
-
-    def encode(self, text: str) -> list[int]:
-        raise NotImplementedError
-
-    def token_id(self, text: str) -> int | None:
-        return None
-
-    def __hash__(self) -> int:
-        return 0
-
-
-_NO_CODEC = _NoCodec()
 
 
 def common_columns(
