@@ -1,12 +1,12 @@
 """The run folder on disk: journal segments in, shards out, and what is done already.
 
-Place in the flow: under the runner. Imports `contracts`, and journal and rows of this package; pyarrow inside
-functions. Everything here blocks; the runner calls it from a thread.
+Place in the flow: under the runner. Imports `contracts`, and counts, journal and rows of this package; pyarrow
+inside functions. Everything here blocks; the runner calls it from a thread.
 
     journal/00007.log     finished captures that are in no shard yet
     journal/failures.log  failures of segments that became shards
     shards/part-00007.parquet   the rows of segment 7, whole or not there
-    shards.json           which shards there are: rows, bytes, digest; written after the shard itself
+    shards.json           which shards there are: rows, bytes, digest, counts; written after the shard itself
 
 Segment n becomes shard n and nothing else does. A crash between any two steps leaves the segment there, and
 the next start makes the same shard of it again; the segment is removed when the manifest names the shard.
@@ -17,12 +17,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contracts.errors import ShardgateError
 from contracts.shard import CONSTANT_COLUMNS, RUN_COLUMNS, replace_file, shard_metadata, write_table
+from harness.recording.counts import COLUMNS, Counts, counts_of, merged
 from harness.recording.journal import Segment, sync_folder
 from harness.recording.rows import Failure, Group, decode, encode, failure_of, item_of
 
@@ -37,13 +38,14 @@ DIVERGED = "turn-diverged"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard that is whole: its file under `shards/`, rows, bytes, SHA-256."""
+    """One shard that is whole: its file under `shards/`, rows, bytes, SHA-256, and what its rows look like."""
 
     file: str
     segment: int
     rows: int
     bytes: int
     sha256: str
+    counts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class Store:
             made.mkdir(parents=True, exist_ok=True)
             for left in made.glob(".*.tmp"):
                 left.unlink()  # what a killed run was writing beside
-        self._manifest = {shard.segment: shard for shard in _manifest(folder)}
+        self._manifest = {shard.segment: shard for shard in read_manifest(folder)}
         for shard in self._manifest.values():
             _refuse_changed(self._shards / shard.file, shard)
         self._failures = Segment(self._journal / "failures.log")
@@ -193,7 +195,8 @@ class Store:
             self._failures.append(json.dumps(told).encode())
         if self._rows:
             size, digest = _measured(self._shards / name)
-            self._manifest[self._number] = Shard(name, self._number, table.num_rows, size, digest)
+            counts = counts_of(table, name)
+            self._manifest[self._number] = Shard(name, self._number, table.num_rows, size, digest, counts)
             replace_json(self.folder / MANIFEST, {"shards": [asdict(shard) for shard in self.shards]})
         self._segment.close()
         self._path(self._number).unlink()
@@ -222,7 +225,12 @@ def _failures(payload: bytes) -> list[Failure]:
     return [failure_of(one) for one in json.loads(payload)]
 
 
-def _manifest(folder: Path) -> list[Shard]:
+def read_manifest(folder: Path) -> list[Shard]:
+    """Return the shards that a run's manifest names, none where it has none yet.
+
+    Raises:
+        ShardgateError: no manifest of shardgate's is there.
+    """
     path = folder / MANIFEST
     if not path.exists():
         return []
@@ -234,6 +242,30 @@ def _manifest(folder: Path) -> list[Shard]:
             where=str(path),
             why=str(error),
             remedy="restore the file from a copy; it is written by shardgate alone, whole or not at all",
+        ) from error
+
+
+def counted(folder: Path) -> Counts:
+    """Return what the rows of a run's shards look like, over all starts.
+
+    Raises:
+        ShardgateError: see `read_manifest`; or a shard that it names can't be read.
+    """
+    return merged((shard.file, shard.rows, _counts(folder, shard)) for shard in read_manifest(folder))
+
+
+def _counts(folder: Path, shard: Shard) -> dict[str, Any]:
+    if shard.counts:
+        return shard.counts
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    path = folder / "shards" / shard.file
+    try:  # a manifest of an earlier version has no counts
+        return counts_of(parquet.read_table(path, columns=list(COLUMNS)), shard.file)
+    except (OSError, pa.ArrowException) as error:
+        raise ShardgateError(
+            what="a shard of the run can't be read", where=str(path), why=str(error), remedy="put it back"
         ) from error
 
 

@@ -7,7 +7,7 @@ is bounded by what is shown, whatever was found; what is left out is told where 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,13 +86,13 @@ def render_audit(
         steps=summary.next_steps(result),
         rules=rules,
         findings_shown=FINDINGS,
-        verdicts=_verdict_bar(result),
-        losses=_losses(result),
+        verdicts=verdict_bar(result.verdicts),
+        losses=loss_lines(result.losses, result.rows),
         matrix=_matrix(rules),
-        charts=_charts(result),
+        charts=length_charts(result.stats.get("lengths", {}), result.stats.get("finish_reasons", {})),
         shards=summary.shards_in_order(result)[:SHARDS],
         shards_left=max(len(result.shards) - SHARDS, 0),
-        examples=[_example(example) for example in examples],
+        examples=[example_lines(example) for example in examples],
         waivers=[(rule, result.waived.get(rule, 0), reason) for rule, reason in result.waivers.items()],
     )
 
@@ -106,12 +106,12 @@ def write_audit_html(path: Path, result: AuditResult, examples: Sequence[Example
     write_report(path, render_audit(result, examples), "HTML")
 
 
-def _verdict_bar(result: AuditResult) -> list[dict[str, Any]]:
+def verdict_bar(verdicts: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return each verdict with its rows, its share and its stretch of a bar 1000 wide."""
     out: list[dict[str, Any]] = []
     at = 0.0
-    whole = sum(result.verdicts.values()) or 1
-    for name, rows in summary.verdict_counts(result)[:NAMES]:
+    whole = sum(verdicts.values()) or 1
+    for name, rows in summary.in_verdict_order(verdicts)[:NAMES]:
         width = round(1000 * rows / whole, 2)
         out.append(
             {
@@ -127,13 +127,14 @@ def _verdict_bar(result: AuditResult) -> list[dict[str, Any]]:
     return out
 
 
-def _losses(result: AuditResult) -> list[dict[str, Any]]:
-    ordered = sorted(result.losses.items(), key=lambda pair: (-pair[1], pair[0]))[:NAMES]
+def loss_lines(losses: Mapping[str, int], whole: int) -> list[dict[str, Any]]:
+    """Return the named losses, the most frequent first, as shares of `whole` rows."""
+    ordered = sorted(losses.items(), key=lambda pair: (-pair[1], pair[0]))[:NAMES]
     return [
         {
             "name": safe(name, 60),
             "rows": rows,
-            "share": summary.share(rows, result.rows),
+            "share": summary.share(rows, whole),
             "meaning": LOSSES[name].meaning if name in LOSSES else "not a loss that is known",
             "colour": verdict_style(str(LOSSES[name].verdict)) if name in LOSSES else "red",
         }
@@ -176,8 +177,8 @@ def _heat(count: int, most: int) -> int:
     return 4 if most == 1 else 1 + round(3 * math.log(count) / math.log(most))
 
 
-def _charts(result: AuditResult) -> list[Chart]:
-    lengths = result.stats.get("lengths", {})
+def length_charts(lengths: Mapping[str, Any], reasons: Mapping[str, int]) -> list[Chart]:
+    """Return the charts of lengths, as `contracts.stats` counts them, and of finish reasons."""
     titles = {
         "response": "Response length",
         "reasoning": "Reasoning length",
@@ -185,13 +186,13 @@ def _charts(result: AuditResult) -> list[Chart]:
         "prompt": "Prompt length",
     }
     charts = [length_chart(title, lengths[name]) for name, title in titles.items() if name in lengths]
-    reasons = result.stats.get("finish_reasons", {})
     if reasons:
         charts.append(name_chart("Finish reasons", reasons))
     return charts
 
 
-def _example(example: Example) -> dict[str, Any]:
+def example_lines(example: Example) -> dict[str, Any]:
+    """Return an example in words: its tokens near each difference, made safe."""
     shown: list[dict[str, Any]] = []
     groups = near(example.lines)
     for group in groups[:DIFF_LINES]:

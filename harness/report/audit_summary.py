@@ -7,7 +7,7 @@ Bounded: thousands of findings become one line a rule with examples.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -103,8 +103,13 @@ def contract_words(result: AuditResult) -> str:
 
 def verdict_counts(result: AuditResult) -> list[tuple[str, int]]:
     """Return (verdict, rows), best first; names that are no verdict come last."""
+    return in_verdict_order(result.verdicts)
+
+
+def in_verdict_order(verdicts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return (verdict, rows), best first; names that are no verdict come last."""
     order = {str(name): place for place, name in enumerate(reversed(VERDICT_ORDER))}
-    return sorted(result.verdicts.items(), key=lambda pair: (order.get(pair[0], len(order)), pair[0]))
+    return sorted(verdicts.items(), key=lambda pair: (order.get(pair[0], len(order)), pair[0]))
 
 
 def shards_in_order(result: AuditResult) -> list[ShardResult]:
