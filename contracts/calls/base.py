@@ -138,6 +138,10 @@ class ToolSyntax(ABC):
     def write(self, calls: Sequence[Handed]) -> str:
         """Return the text of a section with these calls, in the family's canonical form."""
 
+    def written(self, arguments: str) -> str:
+        """Return how arguments, as handed out, stand in the model's own text."""
+        return arguments
+
     def find(self, raw: bytes, marks: Sequence[Mark], at: int, stop: int) -> int | None:
         """Return the byte at which the next section begins, None for none."""
         found = next((mark.start for mark in marks if mark.start >= at and mark.text in self.begins), None)

@@ -56,11 +56,12 @@ class KeyedCalls(ToolSyntax):
     def write(self, calls: Sequence[Handed]) -> str:
         """Return the calls one after the other."""
         return "".join(
-            f"{self.call_begin}{self.word}{call['name']}{{{self._write(str(call['arguments']))}}}{self.call_end}"
+            f"{self.call_begin}{self.word}{call['name']}{{{self.written(str(call['arguments']))}}}{self.call_end}"
             for call in calls
         )
 
-    def _write(self, arguments: str) -> str:
+    def written(self, arguments: str) -> str:
+        """Return the inside of the map; other arguments can't be written and stay as they are."""
         try:
             members = json.loads(arguments)
             return self._value(members)[1:-1] if isinstance(members, dict) else arguments
@@ -100,7 +101,7 @@ class KeyedCalls(ToolSyntax):
 
     def same_spelling(self, given: str, written: str) -> bool:
         """Whether the arguments, written as a map again, are what the model wrote."""
-        return self._write(given) == written
+        return self.written(given) == written
 
     def same_meaning(self, given: str, written: str) -> bool:
         """Whether the map that the model wrote is the JSON that was handed out."""

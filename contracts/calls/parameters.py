@@ -93,13 +93,13 @@ class ParameterCalls(ToolSyntax):
     def write(self, calls: Sequence[Handed]) -> str:
         """Return the calls in the family's own spelling."""
         inner = self.separator.join(
-            f"{self.call_begin}{call['name']}{self.name_end}{self._write(str(call['arguments']))}{self.call_end}"
+            f"{self.call_begin}{call['name']}{self.name_end}{self.written(str(call['arguments']))}{self.call_end}"
             for call in calls
         )
         # An escaped lone surrogate has no bytes: the model can't have written it as text.
         return (self.section_begin + inner + self.section_end).encode("utf-8", "replace").decode()
 
-    def _write(self, arguments: str) -> str:
+    def written(self, arguments: str) -> str:
         """Return the parameters of a JSON object; other arguments can't be written and stay as they are."""
         if not isinstance(_loaded(arguments), dict):
             return arguments
@@ -219,7 +219,7 @@ class ParameterCalls(ToolSyntax):
 
     def same_spelling(self, given: str, written: str) -> bool:
         """Whether arguments, written back as parameters, are the text that the model wrote."""
-        return self._write(given).encode("utf-8", "replace").decode().strip() == written.strip()
+        return self.written(given).encode("utf-8", "replace").decode().strip() == written.strip()
 
     def same_meaning(self, given: str, written: str) -> bool:
         """Whether each parameter's value is what the model wrote, by its text or as JSON; none is twice."""

@@ -76,11 +76,11 @@ class PythonicCalls(ToolSyntax):
 
     def write(self, calls: Sequence[Handed]) -> str:
         """Return the list."""
-        inner = ", ".join(f"{call['name']}({self._write(str(call['arguments']))})" for call in calls)
+        inner = ", ".join(f"{call['name']}({self.written(str(call['arguments']))})" for call in calls)
         return f"{self.section_begin}[{inner}]{self.section_end}"
 
-    @staticmethod
-    def _write(arguments: str) -> str:
+    def written(self, arguments: str) -> str:
+        """Return the keywords of a JSON object; other arguments can't be written and stay as they are."""
         try:
             members = json.loads(arguments)
             if not isinstance(members, dict):
@@ -119,7 +119,7 @@ class PythonicCalls(ToolSyntax):
 
     def same_spelling(self, given: str, written: str) -> bool:
         """Whether the arguments, written as keywords again, are what the model wrote."""
-        return self._write(given) == written
+        return self.written(given) == written
 
     def same_meaning(self, given: str, written: str) -> bool:
         """Whether the keywords that the model wrote have the values that were handed out."""
