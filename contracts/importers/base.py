@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from contracts.errors import ShardgateError
 from contracts.formats import Format
@@ -71,7 +70,8 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class ImportResult:
     """What an import came to. records = imported + refused + failed + skipped; `rows` can be more than
-    `imported` where each turn is a row."""
+    `imported` where each turn is a row. `unread` counts by name what of imported records has no place in a
+    row; `messages.` begins the name of a message's key."""
 
     folder: str
     format: str
@@ -84,20 +84,10 @@ class ImportResult:
     skipped: int
     shards: tuple[str, ...]
     unknown: tuple[str, ...]
+    unread: Mapping[str, int] = field(default_factory=dict)
     first_refused: tuple[Refused, ...] = ()
 
 
 def known(options: ImportOptions, column: str, nothing: str = UNKNOWN) -> str:
     """Return a provenance value as it was given, or the word for what nobody told."""
     return options.provenance.get(column) or nothing
-
-
-def text_or_none(value: Any, what: str) -> str | None:
-    """Return a field that may be absent.
-
-    Raises:
-        Unfit: it is there and no text.
-    """
-    if value is None or isinstance(value, str):
-        return value
-    raise Unfit(f"{what} is {type(value).__name__}, not text")

@@ -1,6 +1,7 @@
 """Conversations without ids, in each spelling that trainers have: role/content, from/value, SpecForge's.
 
-Place in the flow: an importer. Imports judgement and shard of `contracts` and the base of this package.
+Place in the flow: an importer. Imports conversation, judgement and shard of `contracts` and this package's
+base and forms.
 
 Rows are of strength `text`: nothing is proven, and each is judged by its text alone. That a server ran a
 parser is taken as the source's claim; thinking found inside `content` contradicts it.
@@ -8,12 +9,13 @@ parser is taken as the source's claim; thinking found inside `content` contradic
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from contracts.conversation import Conversation, Malformed, conversation, declarations
 from contracts.framing import framing_for
-from contracts.importers.base import ImportOptions, Place, Unfit, known, text_or_none
+from contracts.importers.base import ImportOptions, Place, Unfit, known
+from contracts.importers.forms import what_it_is
 from contracts.judgement import judge_fields
 from contracts.records import Fields, Mode, ThinkingMode
 from contracts.shard import (
@@ -22,54 +24,53 @@ from contracts.shard import (
     RUN_COLUMNS,
     UNKNOWN,
     Row,
-    ShardError,
     dump,
     message_struct,
 )
 
-ROLES = {
-    "system": "system",
-    "developer": "developer",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "tool": "tool",
-    "observation": "tool",
-    "function_response": "tool",
-}
 KEYS = ("conversations", "messages", "conversation")
-REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+NAMES = ("id", "uuid", "conversation_id")
+MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+PREFERENCES = ("chosen", "rejected", "chosen_messages", "rejected_messages", "rejected_response")
 
 
-def rows_of(record: Mapping[str, Any], place: Place, options: ImportOptions) -> list[Row]:
+def rows_of(record: Mapping[str, Any], place: Place, options: ImportOptions, unread: set[str]) -> list[Row]:
     """Return the rows of one conversation: one, or with `every_turn` one a turn of the assistant.
+
+    `unread` is given the keys that no row has a place for.
 
     Raises:
         Unfit: it is no conversation that ends with the assistant.
     """
-    messages = messages_of(record)
-    tools = tools_of(record.get("tools"))
+    told = read(record)
+    messages = [message_struct(message) for message in told.messages]
+    tools = tools_of(record)
+    unread.update(str(key) for key, value in record.items() if key not in READ and value is not None)
+    unread.update(f"messages.{key}" for key in told.unread)
     turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     if not turns or turns[-1] != len(messages) - 1:
         last = messages[-1]["role"]
-        raise Unfit(f"the last message is the {last}'s, not the assistant's: there is no response in it")
+        raise Unfit(
+            f"the last message is the {last}'s, not the assistant's: there is no response in it; "
+            "prompts are recorded with `shardgate capture`"
+        )
     wanted = turns if options.every_turn else turns[-1:]
-    name = next((str(record[key]) for key in ("id", "uuid", "conversation_id") if _named(record, key)), None)
+    wanted = [index for index in wanted if told.weights[index] != 0]
+    if not wanted:
+        raise Unfit("the response is marked not to be trained on (its weight is 0)")
+    name = next((str(record[key]) for key in NAMES if _named(record, key)), None)
     base = name or f"{place.dataset}-{place.number}"
+    parents = {index: turns[turns.index(index) - 1] for index in wanted if index != turns[0]}
     return [
         text_row(
             messages[: index + 1],
             tools,
             place,
             options,
-            sample_id=base if len(wanted) == 1 else f"{base}-{turns.index(index)}",
+            sample_id=f"{base}-{turns.index(index)}" if options.every_turn and len(turns) > 1 else base,
             conversation_id=str(record.get("conversation_id") or base),
             turn=turns.index(index),
-            parent=f"{base}-{turns.index(index) - 1}" if options.every_turn and index != turns[0] else None,
+            parent=f"{base}-{turns.index(index) - 1}" if parents.get(index) in wanted else None,
         )
         for index in wanted
     ]
@@ -80,92 +81,51 @@ def _named(record: Mapping[str, Any], key: str) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip() != ""
 
 
-def messages_of(record: Mapping[str, Any]) -> list[dict[str, str | None]]:
-    """Return a record's messages as the shard has them.
+def read(record: Mapping[str, Any]) -> Conversation:
+    """Return a record's messages.
 
     Raises:
-        Unfit: there are none, or one is of a form that a row can't hold.
+        Unfit: there are none, one is of a form that a row can't hold, or the record holds media, or a
+            response that is marked as a bad one.
     """
-    key = next((key for key in KEYS if record.get(key) is not None), None)
-    if key is None:
+    media = [key for key in MEDIA if record.get(key)]
+    if media:
+        raise Unfit(f"it holds media ({', '.join(media)}): no ids are known for them; leave such rows out")
+    pair = [key for key in PREFERENCES if record.get(key) is not None]
+    if pair:
         raise Unfit(
-            f"none of {', '.join(KEYS[:2])} is in it; it has {', '.join(sorted(record)) or 'nothing'}"
+            f"it holds preferences ({', '.join(pair)}), and which of two answers the target generated is not "
+            "told; write that one into the conversation"
         )
-    value = record[key]
-    if isinstance(value, str):
-        value = _json(value, key)
-    if not isinstance(value, Sequence) or not value:
-        raise Unfit(f"`{key}` is no list of messages")
-    return [_message(message, index) for index, message in enumerate(value)]
-
-
-def _message(message: Any, index: int) -> dict[str, str | None]:
-    if not isinstance(message, Mapping):
-        raise Unfit(f"message {index} is {type(message).__name__}, not an object")
-    said = message.get("role", message.get("from"))
-    role = ROLES.get(said) if isinstance(said, str) else None
-    if role is None:
-        raise Unfit(f"message {index} has the role {said!r}; known are {', '.join(sorted(ROLES))}")
-    content = message["content"] if "content" in message else message.get("value")
-    reasoning = next((message[key] for key in REASONING_KEYS if message.get(key) is not None), None)
-    calls = message.get("tool_calls")
-    if isinstance(calls, Sequence) and not isinstance(calls, str):
-        calls = [_call(call, index) for call in calls] or None
-    elif calls is not None and not isinstance(calls, str):
-        raise Unfit(f"message {index}: tool_calls is {type(calls).__name__}, not a list")
-    if content is not None and not isinstance(content, str | list):
-        raise Unfit(f"message {index}: the content is {type(content).__name__}, not text")
+    if record.get("label") is False:
+        raise Unfit("its response is marked as a bad one (`label` is false)")
+    key = next((key for key in KEYS if record.get(key) is not None), None)
+    value = record[key] if key else None
+    if key is None and all(isinstance(record.get(name), list) for name in ("prompt", "completion")):
+        key, value = "prompt", [*record["prompt"], *record["completion"]]
+    if key is None:
+        raise Unfit(what_it_is(record))
     try:
-        struct = message_struct(
-            {
-                "role": role,
-                "content": content,
-                "reasoning_content": text_or_none(reasoning, f"message {index}: the reasoning"),
-                "tool_calls": calls or None,
-                "tool_call_id": text_or_none(message.get("tool_call_id"), f"message {index}: tool_call_id"),
-                "name": text_or_none(message.get("name"), f"message {index}: the name"),
-            }
-        )
-    except ShardError as error:
-        raise Unfit(f"message {index}: {error.what}") from error
-    return struct
+        return conversation(value, key, system=record.get("system"))
+    except Malformed as error:
+        raise Unfit(str(error)) from error
 
 
-def _call(call: Any, index: int) -> Any:
-    """Return a call whose arguments are the text that the wire has; parquet and datasets make objects."""
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping):
-        raise Unfit(f"message {index}: a tool call without a function")
-    arguments = function.get("arguments")
-    if arguments is not None and not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    own = {key: value for key, value in call.items() if value is not None and key != "function"}
-    return {
-        **own,
-        "function": {**{k: v for k, v in function.items() if v is not None}, "arguments": arguments},
-    }
-
-
-def tools_of(value: Any) -> list[Any] | None:
-    """Return the declared tools, None where there are none.
+def tools_of(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the declared tools in OpenAI's form, None where there are none.
 
     Raises:
-        Unfit: they are no list, nor the JSON text of one.
+        Unfit: they are no list of declarations, nor the JSON text of one.
     """
-    if isinstance(value, str):
-        value = _json(value, "tools") if value.strip() else None
-    if value is None or (isinstance(value, list) and not value):
-        return None
-    if not isinstance(value, list):
-        raise Unfit(f"`tools` is {type(value).__name__}, not a list")
-    return value
-
-
-def _json(text: str, what: str) -> Any:
+    told = record.get("tools")
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Unfit(f"`{what}` is a text that is no JSON: {str(error)[:100]}") from error
+        return declarations(record.get("functions") if told is None else told, bare=True)
+    except Malformed as error:
+        raise Unfit(str(error)) from error
+
+
+READ = frozenset((*KEYS, *NAMES, "tools", "functions", "system", "label", "status", "error", "primary_id"))
+"""The keys of a record that are read, whatever its form."""
 
 
 def text_row(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,13 +28,15 @@ Progress = Callable[[str, int, int], None]
 
 MANIFEST, REFUSED = "import.json", "refused.jsonl"
 SHOWN = 20
-TELL_EVERY = 512
+BATCH, TELL_EVERY = 256, 512
 
 
 class Reader(Protocol):
-    """Makes the rows of one record, or raises `Unfit`."""
+    """Makes the rows of one record, or raises `Unfit`; names the keys that it has no place for."""
 
-    def __call__(self, record: Mapping[str, Any], place: Place, options: ImportOptions, /) -> list[Row]: ...
+    def __call__(
+        self, record: Mapping[str, Any], place: Place, options: ImportOptions, unread: set[str], /
+    ) -> list[Row]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,31 +139,56 @@ def _with_siblings(files: Iterable[Path]) -> Iterator[Path]:
                 yield one
 
 
+@dataclass(slots=True)
+class _Told:
+    """What one record came to: its rows, or its kind and reason."""
+
+    place: Place
+    rows: list[Row] = field(default_factory=list)
+    unread: set[str] = field(default_factory=set)
+    refused: tuple[str, str] | None = None
+
+
 def _import(
     source: Source, kind: str, files: list[Path], out: Path, options: ImportOptions, tell: Progress | None
 ) -> ImportResult:
     counts: Counter[str] = Counter()
+    unread: Counter[str] = Counter()
     refused: list[Refused] = []
     unknown: set[str] = set()
     samples: Counter[str] = Counter()
     writer = ShardWriter(out / "shards", format_name=options.format.name, strength=source.strength)
 
+    def settle(batch: list[_Told], handle: Any) -> None:
+        _refuse_unfitting(batch, source.strength)
+        for told in batch:
+            counts[told.refused[0] if told.refused else "imported"] += 1
+            if told.refused:
+                one = Refused(str(told.place.file), told.place.number, *told.refused)
+                handle.write(json.dumps(asdict(one), ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+                if len(refused) < SHOWN:
+                    refused.append(one)
+                continue
+            unread.update(told.unread)
+            for row in told.rows:
+                writer.take(row)
+                unknown.update(name for name in (*CONSTANT_COLUMNS, "finish_reason") if row[name] == UNKNOWN)
+        batch.clear()
+
     def fill(handle: Any) -> None:
+        batch: list[_Told] = []
         for path in files:
             dataset = options.dataset or path.stem
             for place, record in records(path, dataset):
+                if kind == "specforge" and isinstance(record, Unfit) and _is_empty_sibling(path):
+                    continue
                 counts["records"] += 1
-                reason = _take(source, kind, record, place, options, writer, unknown, samples)
-                counts[reason[0] if reason else "imported"] += 1
-                if reason:
-                    told = Refused(str(path), place.number, *reason)
-                    handle.write(
-                        json.dumps(asdict(told), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-                    )
-                    if len(refused) < SHOWN:
-                        refused.append(told)
-                if tell is not None and counts["records"] % TELL_EVERY == 0:
-                    tell(str(path), counts["records"], writer.rows)
+                batch.append(_taken(source, kind, record, place, options, samples))
+                if sum(len(told.rows) for told in batch) >= BATCH or len(batch) >= TELL_EVERY:
+                    settle(batch, handle)
+                    if tell is not None:
+                        tell(str(path), counts["records"], writer.rows)
+        settle(batch, handle)
 
     with writer:
         replace_file(out / REFUSED, fill)
@@ -179,6 +206,7 @@ def _import(
         skipped=counts["skipped"],
         shards=tuple(path.name for path in writer.paths),
         unknown=tuple(sorted(unknown)),
+        unread=dict(sorted(unread.items(), key=lambda one: (-one[1], one[0]))[:SHOWN]),
         first_refused=tuple(refused),
     )
     text = json.dumps({**asdict(result), "from": kind, "files": [str(f) for f in files]}, indent=1) + "\n"
@@ -187,46 +215,63 @@ def _import(
     return result
 
 
-def _take(
+def _is_empty_sibling(path: Path) -> bool:
+    """Tell whether it is SpecForge's list of failures, of which there were none."""
+    return path.stem.endswith(("_error", "_skipped")) and path.stat().st_size == 0
+
+
+def _taken(
     source: Source,
     kind: str,
     record: Mapping[str, Any] | Unfit,
     place: Place,
     options: ImportOptions,
-    writer: ShardWriter,
-    unknown: set[str],
     samples: Counter[str],
-) -> tuple[str, str] | None:
-    """Write a record's rows; return what it came to instead, and why."""
+) -> _Told:
+    """Return a record's rows, sealed, or what it came to instead."""
+    told = _Told(place)
     if isinstance(record, Unfit):
-        return "refused", str(record)
+        told.refused = ("refused", str(record))
+        return told
     if kind == "specforge":
         named = next((w for w in ("error", "skipped") if place.file.stem.endswith(f"_{w}")), None)
-        told = next(conversations.specforge_status(record), None)
-        if told is not None or named is not None:
+        said = next(conversations.specforge_status(record), None)
+        if said is not None or named is not None:
             word = {"error": "failed", "skipped": "skipped", None: ""}[named]
             reason = str(record.get("error") or record.get("status") or "no reason told")[:200]
-            return told or (word, reason)
+            told.refused = said or (word, reason)
+            return told
     try:
-        rows = source.read(record, place, options)
+        rows = source.read(record, place, options, told.unread)
         for row in rows:
             if record.get("primary_id") is not None:
                 row["sample_index"] = samples[row["conversation_id"]]
                 samples[row["conversation_id"]] += 1
-            _fits(seal(row), source.strength)
+        told.rows = [seal(row) for row in rows]
     except Unfit as error:
-        return "refused", str(error)
+        told.refused = ("refused", str(error))
     except ShardError as error:
-        return "refused", f"{error.what}: {' '.join(error.why.split())[:200]}"
-    for row in rows:
-        writer.take(seal(row))
-        unknown.update(name for name in (*CONSTANT_COLUMNS, "finish_reason") if row[name] == UNKNOWN)
-    return None
+        told.refused = ("refused", f"{error.what}: {' '.join(error.why.split())[:200]}")
+    return told
 
 
-def _fits(row: Row, strength: str) -> None:
-    """Raise `ShardError` where a row does not fit the schema."""
+def _refuse_unfitting(batch: list[_Told], strength: str) -> None:
+    """Refuse the records whose rows do not fit the schema; one look at all of them where all do."""
+    rows = [row for told in batch for row in told.rows]
+    if not rows or _misfit(rows, strength) is None:
+        return
+    for told in batch:
+        found = _misfit(told.rows, strength) if told.rows else None
+        if found is not None:
+            told.refused = ("refused", f"{found.what}: {' '.join(found.why.split())[:200]}")
+
+
+def _misfit(rows: list[Row], strength: str) -> ShardError | None:
     from contracts.importers.writer import table_of
 
     ids = ("prompt_token_ids", "response_token_ids")  # checked while they were read, and most of the work
-    table_of([{**row, **{name: row[name] and row[name][:1] for name in ids}}], strength)
+    try:
+        table_of([{**row, **{name: row[name] and row[name][:1] for name in ids}} for row in rows], strength)
+    except ShardError as error:
+        return error
+    return None

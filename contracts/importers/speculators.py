@@ -5,7 +5,7 @@ package.
 
 The ids are the truth: the prompt is what has no loss, the response what has it, and fields are derived from
 the response's ids by its markers (`contracts.fields`). No text was served, so that claim stays empty.
-SpecForge's `prompts_path` files have the same two keys.
+SpecForge's `prompts_path` files have the same two keys; `labels` are taken where there is no mask.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from typing import Any
 from contracts.fields import derive_row
 from contracts.framing import prompt_tail
 from contracts.importers.base import ImportOptions, Place, Unfit
-from contracts.importers.conversations import common_columns, messages_of, tools_of
+from contracts.importers.conversations import READ, common_columns, read, tools_of
 from contracts.records import Mode, ThinkingMode
-from contracts.shard import Row, encode_matched_stop
+from contracts.shard import Row, encode_matched_stop, message_struct
 
 FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "abort": "abort", "eos": "stop"}
 INT32 = 2**31
 
 
-def rows_of(record: Mapping[str, Any], place: Place, options: ImportOptions) -> list[Row]:
-    """Return the row of one record.
+def rows_of(record: Mapping[str, Any], place: Place, options: ImportOptions, unread: set[str]) -> list[Row]:
+    """Return the row of one record; `unread` is given the keys that it has no place for.
 
     Raises:
         Unfit: ids or mask are missing, of other lengths, or leave no response at the end.
     """
     codec = options.codec
     assert codec is not None
-    ids, mask = integers(record, "input_ids"), integers(record, "loss_mask")
+    ids = integers(record, "input_ids")
+    mask = _mask(record, ids)
     if len(ids) != len(mask):
         raise Unfit(f"{len(ids)} input_ids and {len(mask)} values of loss_mask")
     if any(not 0 <= token < INT32 for token in ids):
@@ -49,9 +50,11 @@ def rows_of(record: Mapping[str, Any], place: Place, options: ImportOptions) -> 
         raise Unfit(f"tokens without loss follow the response, from {start + length} of {len(ids)} on")
     if start == 0:
         raise Unfit("every token has loss: there is no prompt in it")
+    known = (*READ, "input_ids", "loss_mask", "labels", "attention_mask", "seq_len", "text", "metadata")
+    unread.update(str(key) for key, value in record.items() if key not in known and value is not None)
     metadata = _object(record.get("metadata"))
     usage = _object(metadata.get("usage"))
-    tools = tools_of(record.get("tools", metadata.get("tools")))
+    tools = tools_of(record if record.get("tools") is not None else metadata)
     fmt = options.format
     has_calls = bool(tools) and fmt.tools is not None
     if options.thinking is None and prompt_tail(fmt, ids[:start], codec) is ThinkingMode.INSTANT:
@@ -111,6 +114,22 @@ def integers(record: Mapping[str, Any], key: str) -> list[int]:
     return [int(v) for v in value]
 
 
+def _mask(record: Mapping[str, Any], ids: Sequence[int]) -> list[int]:
+    """Return the mask, or what `labels` say: -100 where a token has no loss, its own id where it has."""
+    if record.get("loss_mask") is not None or record.get("labels") is None:
+        return integers(record, "loss_mask")
+    labels = integers(record, "labels")
+    if len(labels) == len(ids):
+        other = next(
+            (n for n, (a, b) in enumerate(zip(ids, labels, strict=True)) if b not in (a, -100)), None
+        )
+        if other is not None:
+            raise Unfit(
+                f"`labels` holds {labels[other]} at {other}, neither -100 nor the id that stands there"
+            )
+    return [int(label != -100) for label in labels]
+
+
 def spans_of(mask: Sequence[int]) -> list[tuple[int, int]]:
     """Return (start, length) of each run of ones."""
     out, at = [], 0
@@ -135,7 +154,7 @@ def _history(record: Mapping[str, Any], metadata: Mapping[str, Any], prompt: byt
     """Return the messages before the response: the record's, else the prompt's text as one user message."""
     for told in (record, metadata):
         try:
-            messages = messages_of(told)
+            messages = [message_struct(message) for message in read(told).messages]
         except Unfit:
             continue
         return messages[:-1] if messages[-1]["role"] == "assistant" else messages

@@ -141,6 +141,9 @@ def _print(result: Any) -> None:
         click.echo(f"unknown: {', '.join(result.unknown)}")
     from harness.report.text import safe
 
+    if result.unread:
+        names = ", ".join(f"{safe(name)} ({count})" for name, count in result.unread.items())
+        click.echo(f"not read, for a row has no place for it: {names}")
     for one in result.first_refused:
         click.echo(f"  {safe(one.file)}:{one.line}: {one.kind}: {safe(one.reason)}")
     told = result.refused + result.failed + result.skipped

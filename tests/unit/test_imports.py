@@ -21,7 +21,7 @@ from contracts.shard import Row
 from fixtures.corruptions.rows import CLEAN, ODD, codec, rows_of, tokenizer_path
 
 KIMI = FORMATS["kimi_k2"]
-SAMPLING = {"temperature": 1.0, "max_tokens": 4, "stop": [", 3"]}
+SAMPLING = {"temperature": 1.0, "max_tokens": 512, "stop": [", 3"]}
 TOLD = {
     "target_model": "m",
     "target_revision": "r",
