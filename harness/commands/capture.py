@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("prompts", type=click.Path(exists=True, path_type=Path))
+@click.argument("prompts", required=False, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--only",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="QUARANTINE",
+    help="In place of PROMPTS: generate the rows of a quarantine again, each as it was asked for.",
+)
 @click.option(
     "-o",
     "--output",
@@ -31,7 +37,13 @@ if TYPE_CHECKING:
     metavar="RUN",
     help="The run folder; one that is there is gone on with.",
 )
-@click.option("--base-url", metavar="URL", help="A server that runs.")
+@click.option(
+    "--base-url",
+    "base_urls",
+    metavar="URL",
+    multiple=True,
+    help="A server that runs; again for further replicas of it, which share the run.",
+)
 @click.option("--deployment", metavar="NAME", help="A deployment to boot, restarted when it dies.")
 @click.option(
     "--file",
@@ -73,7 +85,13 @@ if TYPE_CHECKING:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A Jinja file in place of the tokenizer's own template.",
 )
-@click.option("--concurrency", type=click.IntRange(1, 16384), default=256, show_default=True, help="At most.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 16384),
+    default=256,
+    show_default=True,
+    help="At most, for each server.",
+)
 @click.option("--fixed-concurrency", is_flag=True, help="Keep to it instead of adapting.")
 @click.option("--attempts", type=click.IntRange(1), default=5, show_default=True, help="Tries per request.")
 @click.option(
@@ -117,9 +135,10 @@ if TYPE_CHECKING:
 @shell.trust_option
 @shell.json_option
 def capture(
-    prompts: Path,
+    prompts: Path | None,
+    only: Path | None,
     folder: Path,
-    base_url: str | None,
+    base_urls: tuple[str, ...],
     deployment: str | None,
     file: Path | None,
     flags: tuple[str, ...],
@@ -143,15 +162,24 @@ def capture(
     The same command again goes on where it was, after whatever ended it. Exits 1 when a generation failed
     for good or the tripwire stopped the run, 130 and 143 when Ctrl-C and SIGTERM did.
     """
-    if (base_url is None) == (deployment is None):
+    if (prompts is None) == (only is None):
+        raise click.UsageError("give the prompts, PROMPTS or --only QUARANTINE")
+    if only is not None and (turns == "each" or samples > 1 or sampling != "{}" or template_kwargs != "{}"):
+        raise click.UsageError(
+            "--only asks for rows as they were asked for: --turns, --samples, --sampling, --template-kwargs "
+            "have no place beside it"
+        )
+    if (not base_urls) == (deployment is None):
         raise click.UsageError("give one server: --base-url URL, or --deployment NAME to boot")
-    if flags and base_url is not None:
+    if flags and base_urls:
         raise click.UsageError("--flags go to a server that is booted, and this one runs already")
     from harness.recording.generate import Patience
     from harness.recording.plan import Plan
-    from harness.recording.prompts import Wanted, find_source
+    from harness.recording.prompts import Wanted
+    from harness.recording.quarantine import find_quarantine
     from harness.recording.rowforms import openai_names
     from harness.recording.runner import capture as run
+    from harness.recording.sources import find_source
     from harness.recording.store import Limits
 
     wait_server, restarts = same.pop("wait_server"), same.pop("restarts")
@@ -162,15 +190,17 @@ def capture(
         turns="each" if turns == "each" else "last",
         chat=transport == "chat",
     )
-    url = None if base_url is None else checked_url(base_url, "--base-url")
+    urls = tuple(dict.fromkeys(checked_url(url, "--base-url") for url in base_urls))
     found = None if deployment is None else _deployment(deployment, file)
     if found is not None and found.url is not None:
-        url, found = checked_url(found.filled().url or "", "--deployment"), None
+        urls, found = (checked_url(found.filled().url or "", "--deployment"),), None
+    source = find_source(prompts) if prompts is not None else find_quarantine(only or folder)
     plan = Plan(
-        source=find_source(prompts),
+        source=source,
         wanted=wanted,
         folder=folder,
-        url=url,
+        url=urls[0] if urls else None,
+        replicas=urls[1:],
         deployment=found,
         flags=shell.flag_words(flags),
         concurrency=concurrency,
@@ -215,6 +245,19 @@ def _deployment(name: str, file: Path | None) -> Deployment:
     return found
 
 
+def _servers(summary: Summary) -> list[str]:
+    """Return a line a server, where there are several."""
+    from harness.report.text import safe
+
+    if len(summary.servers) < 2:
+        return []
+    return [
+        f"  {safe(url)}: {told['answers']} answers, {told['tokens']} tokens, {told['outages']} outages"
+        + ("" if told["state"] == "up" else f"; {told['state']}: {safe(str(told.get('why', '')))}")
+        for url, told in summary.servers.items()
+    ]
+
+
 def _told(summary: Summary) -> list[str]:
     from harness.report.text import safe, seconds
 
@@ -226,7 +269,8 @@ def _told(summary: Summary) -> list[str]:
         f"{summary.state}: {asked} + left {summary.left}",
         f"shards: {summary.shards} in {safe(summary.run_folder)}/shards",
         f"this start: {summary.tokens} tokens in {seconds(summary.seconds)}, {summary.retries} retries, "
-        f"{summary.outages} outages of the server",
+        f"{summary.outages} outages of the server{'s' if len(summary.servers) > 1 else ''}",
+        *_servers(summary),
         f"verdicts: {counts(summary.verdicts)}",
     ]
     if summary.losses:

@@ -1,7 +1,7 @@
 """One item of work: asked for turn by turn, retried, judged, and made into rows; or into failures.
 
-Place in the flow: under the runner. Imports `contracts`, `harness.capture`, `harness.client`, and pacing,
-prompts, rendering, rows and serving of this package.
+Place in the flow: under the runner. Imports `contracts`, `harness.capture`, `harness.client`, and fleet,
+prompts, rendering, rows and store of this package.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from contracts.shard import Row, ShardError, row_from_capture
 from contracts.tokens import Codec
 from harness.capture import constraint_of, derive_fields, judge_capture
 from harness.client import CaptureRequest
-from harness.recording.pacing import Pacer
+from harness.recording.fleet import Place
 from harness.recording.prompts import Item, at_turn
 from harness.recording.rendering import CantRender, Renderer
 from harness.recording.rows import Failure, Group, sample_id
-from harness.recording.serving import Serving
 from harness.recording.store import DIVERGED
 from harness.wire_errors import (
     ClientError,
@@ -86,8 +85,6 @@ class Maker:
 
     def __init__(
         self,
-        serving: Serving,
-        pacer: Pacer,
         *,
         codec: Codec,
         fmt: Format,
@@ -98,8 +95,6 @@ class Maker:
         seen: Seen,
         retried: Callable[[str], None],
     ) -> None:
-        self._serving = serving
-        self._pacer = pacer
         self._codec = codec
         self._format = fmt
         self._renderer = renderer
@@ -110,9 +105,10 @@ class Maker:
         self._retried = retried
         self._jitter = random.Random()
 
-    async def make(self, item: Item, number: int) -> Group:
+    async def make(self, item: Item, number: int, place: Place) -> Group:
         """Generate an item's turns in order; `number` is its place in the order of asking.
 
+        The turns stay at one server, which has the history in its cache, until that goes away.
         A turn that fails takes the conversation with it: its rows would have holes. A turn that made the
         source's next messages meaningless (it called no tool where a tool's result follows, say) ends it.
         """
@@ -120,28 +116,30 @@ class Maker:
         source = [*task.prompt.messages]
         history: list[Any] = source[: task.cuts[0]]
         rows: list[Row] = []
-        for place, cut in enumerate(task.cuts):
+        for at, cut in enumerate(task.cuts):
             prompt = replace(
-                at_turn(task.prompt, tuple(history)),
+                at_turn(item.prompt, tuple(history)),
                 thinking_mode=self._format.asked(task.prompt.template_kwargs),
             )
             try:
-                capture, judgement = await self._answer(prompt, item, number)
+                capture, judgement = await self._answer(prompt, item, number, place)
                 rows.append(self._row(item, capture, judgement, rows))
             except Failed as failed:
                 return Group((), self._failures(item, task.cuts, failed))
-            if place + 1 < len(task.cuts):
-                following = source[cut + 1 : task.cuts[place + 1]]
+            if at + 1 < len(task.cuts):
+                following = source[cut + 1 : task.cuts[at + 1]]
                 answer = _message(capture)
                 fitting = _fitted(answer, following)
                 if fitting is None:
-                    why = Failed(DIVERGED, f"what follows turn {place} does not answer it", 0)
-                    return Group(tuple(rows), self._failures(item, task.cuts[place + 1 :], why))
+                    why = Failed(DIVERGED, f"what follows turn {at} does not answer it", 0)
+                    return Group(tuple(rows), self._failures(item, task.cuts[at + 1 :], why))
                 history += [answer, *fitting]
         return Group(tuple(rows))
 
-    async def _answer(self, prompt: Prompt, item: Item, number: int) -> tuple[Capture, Judgement]:
-        capture = await self._captured(self._request(prompt, item), prompt)
+    async def _answer(
+        self, prompt: Prompt, item: Item, number: int, place: Place
+    ) -> tuple[Capture, Judgement]:
+        capture = await self._captured(self._request(prompt, item), prompt, place)
         extra: tuple[Any, ...] = ()
         try:
             if capture.transport is Transport.GENERATE:
@@ -172,12 +170,12 @@ class Maker:
             logprobs=self._logprobs,
         )
 
-    async def _captured(self, request: CaptureRequest, prompt: Prompt) -> Capture:
+    async def _captured(self, request: CaptureRequest, prompt: Prompt, place: Place) -> Capture:
         attempt = 0
         while True:
             attempt += 1
             try:
-                return await self._asked(request, prompt, attempt)
+                return await self._asked(request, prompt, attempt, place)
             except Failed as failed:
                 if failed.attempts or attempt >= self._patience.attempts:
                     raise Failed(failed.reason, failed.detail, attempt) from failed
@@ -185,39 +183,48 @@ class Maker:
             except _NotCounted as away:
                 attempt -= 1
                 self._retried(str(away))
+                await place.move()
                 continue
             pause = min(LONGEST_PAUSE, self._patience.pause * 2 ** (attempt - 1))
             await asyncio.sleep(pause * self._jitter.uniform(0.5, 1.5))
+            # What one server refused, or did not answer in time, another one may.
+            await place.elsewhere()
 
-    async def _asked(self, request: CaptureRequest, prompt: Prompt, attempt: int) -> Capture:
+    async def _asked(self, request: CaptureRequest, prompt: Prompt, attempt: int, place: Place) -> Capture:
         """Ask once. `Failed` with its `attempts` set is final, without it another try may do."""
-        serving, sent = self._serving, time.monotonic()
-        generation = serving.generation
-        allowed = self._patience.deadline(prompt, serving.client.facts)
+        fleet, member, sent = place.fleet, place.member, time.monotonic()
+        if not member.up:
+            raise _NotCounted("server-away")
+        generation, client = member.serving.generation, member.serving.client
+        allowed = self._patience.deadline(prompt, client.facts)
         try:
             async with asyncio.timeout(allowed):
-                capture = await serving.client.capture_one(request)
+                capture = await client.capture_one(request)
         except (TimeoutError, ServerTimeout) as error:
-            if await serving.recover(generation):
+            if await fleet.gone(member, generation):
                 raise _NotCounted("server-away") from error
-            self._pacer.refused(sent)
+            member.pacer.refused(sent)
             raise Failed("timeout", f"no whole answer within {allowed:.0f} s", 0) from error
         except ServerGone as error:
-            if await serving.recover(generation):
+            if await fleet.gone(member, generation):
                 raise _NotCounted("server-away") from error
             raise Failed("connection-cut", error.why or error.what, 0) from error
         except HttpStatusError as error:
             if error.status in BUSY:
-                self._pacer.refused(sent)
+                fleet.refused(member, sent)
             final = 0 if error.status in PASSING else attempt
             raise Failed(f"status-{error.status}", error.why, final) from error
         except RequestRefused as error:
             raise Failed("not-askable", f"{error.what} {error.why}".strip(), attempt) from error
         except ClientError as error:
             raise Failed("answer-malformed", f"{error.what} {error.why}".strip(), 0) from error
+        except RuntimeError as error:
+            if member.up and member.serving.generation == generation:
+                raise
+            raise _NotCounted("server-away") from error  # its client was closed a moment ago
         if capture.finish_reason == "abort":
             raise Failed("aborted", "the server aborted the request", 0)
-        self._pacer.answered(len(capture.response_token_ids or ()))
+        member.answered(len(capture.response_token_ids or ()))
         return self._with_weights(capture)
 
     def _with_weights(self, capture: Capture) -> Capture:
@@ -231,15 +238,16 @@ class Maker:
         return replace(capture, server=replace(capture.server, weight_version=told))
 
     def _row(self, item: Item, capture: Capture, judgement: Judgement, earlier: Sequence[Row]) -> Row:
-        task = item.task
+        task, again = item.task, item.task.again
+        parent = again.parent if again else None
         try:
             return row_from_capture(
                 capture,
                 judgement,
                 sample_id=sample_id(item.name, capture.prompt.turn_index),
-                source_dataset=self._source,
+                source_dataset=again.dataset if again else self._source,
                 source_row_index=task.row,
-                parent_sample_id=earlier[-1]["sample_id"] if earlier else None,
+                parent_sample_id=earlier[-1]["sample_id"] if earlier else parent,
                 constraint=constraint_of(capture),
             )
         except ShardError as error:

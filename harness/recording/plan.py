@@ -30,6 +30,7 @@ SHOWN_BAD = 5
 class Plan:
     """Everything that a run is asked to do; `url` or `deployment` is given.
 
+    `replicas` are further servers of the same model, beside the one at `url`; `concurrency` is each one's.
     A server whose `/health` takes longer than `health_seconds`, after a request timed out, counts as hanging.
     """
 
@@ -37,6 +38,7 @@ class Plan:
     wanted: Wanted
     folder: Path
     url: str | None = None
+    replicas: tuple[str, ...] = ()
     deployment: Deployment | None = None
     flags: tuple[str, ...] = ()
     tokenizer: Path | None = None
@@ -83,6 +85,8 @@ class Summary:
     losses: Mapping[str, int]
     finish_reasons: Mapping[str, int]
     failures: Mapping[str, int]
+    servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By URL: `state` (up, away, other), `why`, and of this start `answers`, `tokens`, `outages`."""
     cause: str = ""
     recommendation: Recommendation | None = None
     signal: int = 0

@@ -1,7 +1,7 @@
 """Prompts out of a file or folder: JSONL, parquet, Arrow; read once to check all, once more to send.
 
-Place in the flow: the run's input. Imports `contracts`, `harness.modes` and `rowforms` of this package;
-pyarrow inside functions.
+Place in the flow: the run's input. Imports `contracts`, `harness.modes`, and rowforms and sources of this
+package.
 
 A prompt's key is a digest of its content: messages, tools, template arguments, sampling. Rows with the same
 conversation share one count of samples, so that one that stands there twice gets samples of its own the
@@ -16,16 +16,20 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
-from contracts.errors import ShardgateError
 from contracts.records import Json, Prompt
 from contracts.rules.structural import ROLE_LETTERS, ROLE_ORDER
 from contracts.shard import ShardError, message_struct
 from harness.modes import chat_body, generate_body
 from harness.recording.rowforms import NotAPrompt, messages_of, name_of, samples_of, settings_of, tools_of
+from harness.recording.sources import Source, find_source, raw_rows
 from harness.wire_errors import RequestRefused
+
+__all__ = [
+    "BadRow", "Checked", "Item", "Source", "Task", "Turns", "Wanted", "at_turn", "check", "find_source",
+    "items", "new_task", "tasks",
+]  # fmt: skip
 
 Turns = Literal["last", "each"]
 """Which assistant turns are generated: the last one, or each in its place with the real history."""
@@ -60,6 +64,22 @@ class Task:
     cuts: tuple[int, ...]
     samples: int
     row: int
+    again: Again | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Which row of a shard a task generates anew, under what item's name, and what that row was.
+
+    `prompt_ids` are the row's own, None where they are not what it was sealed with.
+    """
+
+    replaces: str
+    item: str
+    sample_index: int
+    parent: str | None
+    dataset: str
+    prompt_ids: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +91,22 @@ class Item:
 
     @property
     def name(self) -> str:
-        """Return the key of the content, and the sample."""
+        """Return the key of the content, and the sample; of a row made anew, what it replaces says both."""
+        if self.task.again is not None:
+            return self.task.again.item
         return f"{self.task.key}-{self.sample_index:03d}"
+
+    @property
+    def prompt(self) -> Prompt:
+        """Return what is asked for: a seed is the first sample's, the next ones count on from it.
+
+        With one seed for all, a server that keeps to seeds would give the same sample each time.
+        """
+        prompt = self.task.prompt
+        seed = prompt.sampling.get("seed")
+        if type(seed) is not int or not self.sample_index or self.task.again is not None:
+            return prompt
+        return replace(prompt, sampling={**prompt.sampling, "seed": seed + self.sample_index})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,171 +118,13 @@ class BadRow:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Prompts on disk. `digest` is SHA-256 over the files' bytes, in order."""
-
-    path: Path
-    files: tuple[Path, ...]
-    kind: Literal["jsonl", "parquet", "arrow"]
-    digest: str
-
-    @property
-    def name(self) -> str:
-        """Return what the rows call it: the file's or folder's name."""
-        return self.path.name
-
-
-def find_source(path: Path) -> Source:
-    """Return the files that a path stands for.
-
-    Raises:
-        ShardgateError: nothing there that prompts are read from.
-    """
-    if path.is_dir():
-        files, kind = _in_folder(path)
-    else:
-        files, kind = [path], _kind(path)
-    digest = hashlib.sha256()
-    for file in files:
-        try:
-            with file.open("rb") as opened:
-                digest.update(hashlib.file_digest(opened, "sha256").digest())
-        except OSError as error:
-            raise ShardgateError(
-                what="the prompts can't be read", where=str(file), why=error.strerror or str(error)
-            ) from error
-    return Source(path, tuple(files), kind, digest.hexdigest())
-
-
-_SUFFIXES: Mapping[str, Literal["jsonl", "parquet", "arrow"]] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-}
-
-
-def _kind(path: Path) -> Literal["jsonl", "parquet", "arrow"]:
-    if path.suffix not in _SUFFIXES:
-        raise ShardgateError(
-            what="the prompts are of no kind that is read",
-            where=str(path),
-            why=f"its name ends with {path.suffix!r}",
-            remedy="give a .jsonl file (one JSON object a line), .parquet, .arrow, or a folder of a data set",
-        )
-    return _SUFFIXES[path.suffix]
-
-
-def _in_folder(path: Path) -> tuple[list[Path], Literal["jsonl", "parquet", "arrow"]]:
-    splits = path / "dataset_dict.json"
-    if splits.is_file():
-        try:
-            names = [str(path / name) for name in json.loads(splits.read_text("utf-8"))["splits"]]
-        except (ValueError, KeyError, TypeError):
-            names = []
-        raise ShardgateError(
-            what="the folder holds several splits of a data set",
-            where=str(path),
-            why="a run records one set of prompts",
-            remedy=f"give one of them: {', '.join(names) or 'a folder inside it'}",
-        )
-    state = path / "state.json"
-    if state.is_file():
-        try:
-            told = json.loads(state.read_text("utf-8"))
-            files = [path / entry["filename"] for entry in told["_data_files"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ShardgateError(
-                what="the data set's state can't be read", where=str(state), why=str(error)
-            ) from error
-        if told.get("_indices_files"):
-            raise ShardgateError(
-                what="the data set is a selection of rows of another one",
-                where=str(state),
-                why="its indices are kept apart from its rows",
-                remedy="write it flat: dataset.flatten_indices().save_to_disk(FOLDER)",
-            )
-        return files, "arrow"
-    for suffix, kind in _SUFFIXES.items():
-        if found := sorted(path.glob(f"*{suffix}")):
-            return found, kind
-    raise ShardgateError(
-        what="the folder holds no prompts",
-        where=str(path),
-        why=f"no file in it ends with {', '.join(_SUFFIXES)}",
-        remedy="give a file, or a folder that datasets' save_to_disk wrote",
-    )
-
-
-def raw_rows(source: Source) -> Iterator[tuple[str, Any]]:
-    """Yield each row with where it stands; a line that is no JSON object as the error that says so."""
-    for file in source.files:
-        if source.kind == "jsonl":
-            yield from _lines(file)
-        else:
-            yield from _table_rows(file, source.kind)
-
-
-def _lines(file: Path) -> Iterator[tuple[str, Any]]:
-    with file.open("rb") as opened:
-        for number, line in enumerate(opened, 1):
-            where = f"{file}:{number}"
-            if not line.strip():
-                continue
-            try:
-                yield where, json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield where, NotAPrompt(f"the line is no JSON: {error}")
-
-
-def _table_rows(file: Path, kind: str) -> Iterator[tuple[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    number = 0
-    try:
-        if kind == "parquet":
-            with parquet.ParquetFile(file) as opened:
-                for batch in opened.iter_batches(batch_size=256):
-                    for row in batch.to_pylist():
-                        yield f"{file}, row {number}", without_nulls(row)
-                        number += 1
-            return
-        with pa.memory_map(str(file)) as mapped, _arrow(mapped) as reader:
-            for batch in reader:
-                for row in batch.to_pylist():
-                    yield f"{file}, row {number}", without_nulls(row)
-                    number += 1
-    except (pa.ArrowException, OSError) as error:
-        raise ShardgateError(
-            what="the prompts can't be read", where=f"{file}, row {number}", why=str(error)
-        ) from error
-
-
-def _arrow(mapped: Any) -> Any:
-    import pyarrow as pa
-
-    try:
-        return pa.ipc.open_stream(mapped)  # what `datasets` writes
-    except pa.ArrowInvalid:
-        mapped.seek(0)
-        opened = pa.ipc.open_file(mapped)
-        batches = (opened.get_batch(n) for n in range(opened.num_record_batches))
-        return pa.RecordBatchReader.from_batches(opened.schema, batches)
-
-
-def without_nulls(value: Any) -> Any:
-    """Drop null entries of objects: a table gives every struct all keys that any of them has."""
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [without_nulls(item) for item in value]
-    return value
-
-
 def tasks(source: Source, wanted: Wanted) -> Iterator[Task | BadRow]:
     """Yield what each row asks for, in order; a row that is no prompt as its fault."""
+    if source.kind == "quarantine":
+        from harness.recording.quarantine import again
+
+        yield from again(source, wanted)
+        return
     stem = source.path.stem
     for row, (where, raw) in enumerate(raw_rows(source)):
         try:
@@ -269,8 +145,28 @@ def _task(raw: Any, default_name: str, row: int, wanted: Wanted) -> Task:
     samples = samples_of(sampling, wanted.samples)
     sampling.pop("n", None)
     kwargs = {**wanted.template_kwargs, **kwargs}
-    cuts = _cuts(messages, wanted.turns)
     name = name_of(raw) or default_name
+    return new_task(name, messages, tools, sampling, kwargs, wanted=wanted, samples=samples, row=row)
+
+
+def new_task(
+    name: str,
+    messages: list[dict[str, Json]],
+    tools: list[dict[str, Json]],
+    sampling: Mapping[str, Json],
+    kwargs: Mapping[str, Json],
+    *,
+    wanted: Wanted,
+    samples: int,
+    row: int,
+    again: Again | None = None,
+) -> Task:
+    """Return the task of one conversation.
+
+    Raises:
+        NotAPrompt: it is none, or none that the transport can ask for.
+    """
+    cuts = _cuts(messages, wanted.turns)
     prompt = Prompt(
         name=name,
         messages=tuple(messages[: cuts[-1]]),
@@ -288,6 +184,7 @@ def _task(raw: Any, default_name: str, row: int, wanted: Wanted) -> Task:
         cuts=tuple(cuts),
         samples=samples,
         row=row,
+        again=again,
     )
 
 
@@ -341,6 +238,9 @@ def items(source: Source, wanted: Wanted) -> Iterator[Item]:
     seen: Counter[str] = Counter()
     for task in tasks(source, wanted):
         if isinstance(task, BadRow):
+            continue
+        if task.again is not None:
+            yield Item(task, task.again.sample_index)
             continue
         first = seen[task.conversation]
         seen[task.conversation] += task.samples

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from typing import Any
 
 from contracts.errors import ShardgateError
 from contracts.formats import Format
@@ -19,20 +18,23 @@ from contracts.records import Capture, Judgement, ServerFacts
 from contracts.tokens import Codec
 from harness.capture import served_format
 from harness.recording import rendering
+from harness.recording.ending import ended, nothing_left, now, status_of
+from harness.recording.fleet import Fleet, Member, Place
 from harness.recording.generate import Maker
+from harness.recording.identity import Identity
 from harness.recording.lock import FolderLock
 from harness.recording.metrics import MetricsPort
 from harness.recording.pacing import Pacer
-from harness.recording.plan import NO_PROMPT, SHOWN_BAD, Plan, Summary, asked, bad_failure, refuse_bad
+from harness.recording.plan import SHOWN_BAD, Plan, Summary, asked, refuse_bad
 from harness.recording.prompts import Checked, Item, check, items
 from harness.recording.rows import Group
 from harness.recording.serving import OnEvent, OtherServer, Serving
-from harness.recording.settings import differences, finish, pin, read_run, refuse_others, served_by
-from harness.recording.status import Status, server_gauges
+from harness.recording.settings import pin, read_run, refuse_others
+from harness.recording.status import Status, all_gauges
 from harness.recording.store import Store
-from harness.recording.tripwire import Tripped, Tripwire
+from harness.recording.tripwire import Tripwire
 from harness.recording.writer import Writer
-from harness.wire_errors import ClientError
+from harness.server import ServerError
 
 TELL_EVERY = 1.0
 LOOK_AT_SERVER = 5.0
@@ -92,29 +94,64 @@ class _Run:
             if earlier is not None:
                 # Now, and not after a boot of an hour.
                 refuse_others(plan.folder, earlier["settings"], asked(plan))
-            serving = Serving(
-                url=plan.url,
-                deployment=plan.deployment,
-                flags=plan.flags,
-                log_folder=plan.folder,
-                on_event=self._on_event,
-                api_key=plan.api_key,
-                restarts=plan.restarts,
-                patience=plan.wait_server,
-                health_seconds=plan.health_seconds,
-            )
+                # A boot may take an hour, and nothing may be left to ask.
+                if plan.deployment is not None and (summary := await self._nothing_left(earlier, checked)):
+                    return summary
+            fleet = self._fleet()
             try:
-                return await self._with_server(serving, lock, checked)
+                there = await fleet.begin()
+            except ServerError:
+                if (
+                    earlier is not None
+                    and (summary := await self._nothing_left(earlier, checked)) is not None
+                ):
+                    return summary
+                raise
+            try:
+                return await self._with_servers(fleet, there, lock, checked, earlier)
             finally:
-                await asyncio.shield(asyncio.ensure_future(serving.close()))
+                await asyncio.shield(asyncio.ensure_future(fleet.close()))
 
-    async def _with_server(self, serving: Serving, lock: FolderLock, checked: Checked) -> Summary:
+    def _fleet(self) -> Fleet:
         plan = self._plan
-        facts = await serving.begin()
+        urls = [None] if plan.url is None else [plan.url, *plan.replicas]
+        members = [
+            Member(
+                Serving(
+                    url=url,
+                    deployment=plan.deployment,
+                    flags=plan.flags,
+                    log_folder=plan.folder,
+                    on_event=self._on_event,
+                    api_key=plan.api_key,
+                    restarts=plan.restarts,
+                    health_seconds=plan.health_seconds,
+                ),
+                Pacer(plan.concurrency, fixed=not plan.adapt),
+            )
+            for url in urls
+        ]
+        return Fleet(members, patience=plan.wait_server, on_event=self._on_event)
+
+    async def _nothing_left(self, earlier: Mapping[str, Any], checked: Checked) -> Summary | None:
+        summary = await asyncio.to_thread(nothing_left, self._plan, earlier, checked)
+        if summary is not None:
+            self._on_event("done", {"message": "nothing is left to ask"})
+        return summary
+
+    async def _with_servers(
+        self,
+        fleet: Fleet,
+        there: list[tuple[Member, ServerFacts]],
+        lock: FolderLock,
+        checked: Checked,
+        earlier: Mapping[str, Any] | None,
+    ) -> Summary:
+        plan = self._plan
+        first, facts = there[0]
         self._on_event("tokenizer", {"message": "loading"})
         folder = rendering.tokenizer_folder(plan.tokenizer, facts)
         codec = rendering.load(folder, trust_remote_code=plan.trust_remote_code)
-        await asyncio.to_thread(rendering.refuse_foreign, folder, codec, facts, serving.api_key)
         fmt = served_format(facts, codec)
         if fmt is None:
             raise ShardgateError(
@@ -128,27 +165,22 @@ class _Run:
             renderer = rendering.Renderer(
                 folder, codec, template=plan.chat_template, trust_remote_code=plan.trust_remote_code
             )
-
-        def recorded(told: ServerFacts) -> ServerFacts:
-            told = replace(told, tokenizer_sha256=told.tokenizer_sha256 or codec.sha256)
-            # Over `generate` the server's own template takes no part: the one used is the one recorded.
-            return replace(told, chat_template_sha256=renderer.template_sha256) if renderer else told
-
-        facts = recorded(facts)
-        pinned = {**asked(plan), **served_by(facts, fmt.name)}
-
-        def adopt(told: ServerFacts) -> ServerFacts:
-            told = recorded(told)
-            if changed := differences(pinned, {**asked(plan), **served_by(told, fmt.name)}):
-                raise OtherServer(
-                    what="another server answers than the one that the run was begun with",
-                    where=told.base_url,
-                    why="; ".join(changed),
-                    remedy="start it as it was, then give the same command to go on",
-                )
-            return told
-
-        begun = pin(plan.folder, pinned, {"server": facts.base_url, "started": _now()})
+        identity = Identity(
+            asked(plan),
+            before={} if earlier is None else earlier["settings"],
+            known=fleet.known,
+            folder=folder,
+            codec=codec,
+            fmt=fmt,
+            renderer=renderer,
+            api_key=lambda: first.serving.api_key,
+        )
+        facts = await identity.begin(facts)
+        await first.serving.open(facts)
+        there = [(first, facts), *[(one, await self._same(identity, told, facts)) for one, told in there[1:]]]
+        names = [member.name for member in fleet.members]
+        told = {"server": facts.base_url, "servers": names, "started": now()}
+        begun = pin(plan.folder, identity.pinned, told)
         store = await asyncio.to_thread(Store, plan.folder, fmt.name, plan.limits)
         try:
             again = store.forget_failures() if begun and plan.retry_failed else 0
@@ -157,15 +189,27 @@ class _Run:
 
                 # Fields are derived by them; imported once, before any answer waits for it.
                 await asyncio.to_thread(registered_parsers)
-            await serving.open(facts, adopt)
+            await fleet.open(there, identity.adopt)
             self._tripwire = Tripwire(facts, fmt, plan.cohort) if plan.tripwire else None
-            return await self._recorded(serving, lock, checked, store, codec, fmt, renderer)
+            return await self._recorded(fleet, lock, checked, store, codec, fmt, renderer)
         finally:
             store.close()
 
+    async def _same(self, identity: Identity, told: ServerFacts, first: ServerFacts) -> ServerFacts:
+        """Return the facts to record of a server that is as the first one; nothing was sent yet."""
+        try:
+            return await identity.adopt(told)
+        except OtherServer as error:
+            raise OtherServer(
+                what="the servers are not the same; nothing was sent",
+                where=told.base_url,
+                why=f"held against {first.base_url}: {error.why}",
+                remedy="start it as the others are, or leave its URL out",
+            ) from None
+
     async def _recorded(
         self,
-        serving: Serving,
+        fleet: Fleet,
         lock: FolderLock,
         checked: Checked,
         store: Store,
@@ -174,16 +218,8 @@ class _Run:
         renderer: rendering.Renderer | None,
     ) -> Summary:
         plan = self._plan
-        status = Status(
-            total=checked.generations + len(checked.bad),
-            captured=store.captured,
-            failed=len(store.failed),
-            bad_rows=len(checked.bad),
-            causes=Counter(one.reason for one in store.failed),
-        )
-        began = status.clock()
-        pacer = Pacer(plan.concurrency, fixed=not plan.adapt)
-        weights = {serving.client.facts.weight_version}
+        status = status_of(store, checked)
+        weights = {one.serving.client.facts.weight_version for one in fleet.members if one.up}
 
         def seen(number: int, capture: Capture, judgement: Judgement) -> None:
             weights.add(capture.server.weight_version)
@@ -199,8 +235,6 @@ class _Run:
             status.retries += 1
 
         maker = Maker(
-            serving,
-            pacer,
             codec=codec,
             fmt=fmt,
             renderer=renderer,
@@ -217,8 +251,8 @@ class _Run:
                 port = around.enter_context(MetricsPort(status.open_metrics, plan.metrics_port))
                 self._on_event("metrics", {"message": f"http://127.0.0.1:{port.port}/metrics"})
             writing = asyncio.create_task(writer.run())
-            asking = asyncio.create_task(self._ask(maker, writer, pacer, store.done))
-            telling = asyncio.create_task(self._tell(serving, pacer, status))
+            asking = asyncio.create_task(self._ask(maker, writer, fleet, store.done))
+            telling = asyncio.create_task(self._tell(fleet, status))
             enough = asyncio.create_task(self._enough.wait())
             try:
                 await asyncio.wait({writing, asking, enough}, return_when=asyncio.FIRST_COMPLETED)
@@ -231,18 +265,16 @@ class _Run:
             results = await asyncio.gather(asking, telling, enough, return_exceptions=True)
             writer.close()
             await writing  # raises what the disk or the lock said
-            # All of it to shards: a run that was stopped can be audited as it stands.
-            await asyncio.to_thread(store.roll)
-            store.write_failed(map(bad_failure, checked.bad))
-        status.outages = serving.outages
-        tripped = self._tripwire.tripped if self._tripwire else None
-        if tripped is not None and not stopped:
-            state = "tripped"
+        self._note_servers(fleet, status)
+        tripped = self._tripwire.tripped if self._tripwire and not stopped else None
         error = _first(results[0])
         if error is not None:
             state = "interrupted"
-        summary = self._summary(state, store, status, tripped, status.clock() - began)
-        finish(plan.folder, state, {**asdict(summary), "ended": _now()})
+        elif tripped is not None:
+            state = "tripped"
+        summary = await asyncio.to_thread(
+            ended, plan, state, store, status, checked, tripped=tripped, signal=self._signal
+        )
         if error is not None:
             raise error
         return summary
@@ -251,14 +283,14 @@ class _Run:
         if self._tripwire is not None and self._tripwire.tripped is not None:
             self._enough.set()
 
-    async def _ask(self, maker: Maker, writer: Writer, pacer: Pacer, done: set[str]) -> None:
-        """Ask for every item that is not done, in the source's order, each under the pacer's limit."""
+    async def _ask(self, maker: Maker, writer: Writer, fleet: Fleet, done: set[str]) -> None:
+        """Ask for every item that is not done, in the source's order, each in a place at a server."""
 
-        async def one(item: Item, number: int) -> None:
+        async def one(item: Item, number: int, place: Place) -> None:
             try:
-                group = await maker.make(item, number)
+                group = await maker.make(item, number, place)
             finally:
-                await pacer.release()
+                await place.release()
 
             def written(became: Group) -> None:
                 if self._tripwire is not None:
@@ -275,64 +307,32 @@ class _Run:
                     continue
                 await writer.room()
                 # Taken here, so that no more tasks are made than may ask: the source stays on the disk.
-                await pacer.acquire()
-                group.create_task(one(item, number))
+                place = await fleet.acquire()
+                group.create_task(one(item, number, place))
                 number += 1
             if self._tripwire is not None:
                 self._tripwire.shrink(number)
                 self._look()
 
-    async def _tell(self, serving: Serving, pacer: Pacer, status: Status) -> None:
+    async def _tell(self, fleet: Fleet, status: Status) -> None:
         looked = float("-inf")
         while True:
-            status.in_flight, status.limit = pacer.under_way, pacer.limit
-            status.outages = serving.outages
-            if serving.away:
+            self._note_servers(fleet, status)
+            if fleet.away:
                 # What is told now is the boot or the wait.
                 await asyncio.sleep(TELL_EVERY)
                 continue
             if status.clock() - looked >= LOOK_AT_SERVER:
                 looked = status.clock()
-                try:
-                    async with asyncio.timeout(LOOK_AT_SERVER):
-                        status.server = server_gauges((await serving.client.get("/metrics")).decode())
-                except (ClientError, TimeoutError, UnicodeDecodeError):
-                    status.server = {}  # booted without --enable-metrics, or busy: no numbers, no harm
+                await fleet.look_at_gauges(LOOK_AT_SERVER)
+                self._note_servers(fleet, status)
             self._on_event("capture", status.progress())
             await asyncio.sleep(TELL_EVERY)
 
-    def _summary(
-        self, state: str, store: Store, status: Status, tripped: Tripped | None, seconds: float
-    ) -> Summary:
-        failed = len(store.failed) + status.bad_rows
-        causes = Counter(one.reason for one in store.failed)
-        if status.bad_rows:
-            causes[NO_PROMPT] = status.bad_rows
-        return Summary(
-            state=state,
-            run_folder=str(self._plan.folder),
-            asked=status.total,
-            captured=store.captured,
-            failed=failed,
-            left=status.total - store.captured - failed,
-            shards=len(store.shards),
-            tokens=status.tokens,
-            seconds=round(seconds, 1),
-            retries=status.retries,
-            outages=status.outages,
-            weight_updates=status.weight_updates,
-            verdicts=dict(status.verdicts),
-            losses=dict(status.losses.most_common()),
-            finish_reasons=dict(status.finishes),
-            failures=dict(causes.most_common()),
-            cause=tripped.cause if tripped else "",
-            recommendation=tripped.recommendation if tripped else None,
-            signal=self._signal,
-        )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    def _note_servers(self, fleet: Fleet, status: Status) -> None:
+        status.in_flight, status.limit, status.outages = fleet.under_way, fleet.limit, fleet.outages
+        status.servers = fleet.statuses()
+        status.server = all_gauges(status.servers)
 
 
 def _first(result: object) -> Exception | None:

@@ -1,25 +1,27 @@
-"""The server of a run: booted here and booted again when it dies, or attached and waited for.
+"""One server of a run: booted here and booted again when it dies, or attached and looked at again.
 
-Place in the flow: under the runner. Imports `contracts`, `harness.client` and `harness.server`.
+Place in the flow: under the fleet, which waits where waiting is to be done. Imports `contracts`,
+`harness.client` and `harness.server`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from contracts.errors import ShardgateError
 from contracts.records import ServerFacts
 from harness.client import Client
-from harness.server import BootProgress, Deployment, ServerError, SGLangServer, Unreachable, attach_async
+from harness.server import BootProgress, Deployment, ServerError, SGLangServer, attach_async
 from harness.server.flags import text_of
 from harness.wire_errors import ClientError
 
 OnEvent = Callable[[str, dict[str, Any]], None]
+Adopt = Callable[[ServerFacts], Awaitable[ServerFacts]]
+"""Checks a server's facts, raises `OtherServer`, and returns the facts to record."""
 
 REQUEST_LIMIT = 1 << 20
 """Seconds that the client itself allows: each request has a deadline of its own."""
@@ -40,9 +42,9 @@ class OtherServer(ShardgateError):
 
 
 class Serving:
-    """The run's server and the client that talks to it; `recover` after a request found it gone.
+    """One server and the client that talks to it: `gone` looks whether it is away, `back` has it back.
 
-    `restarts` bounds the boots after the first, `patience` the seconds that an attached server may be away.
+    `restarts` bounds the boots after the first.
     """
 
     def __init__(
@@ -55,7 +57,6 @@ class Serving:
         on_event: OnEvent,
         api_key: str | None = None,
         restarts: int = 3,
-        patience: float = 900.0,
         health_seconds: float = HEALTH_SECONDS,
     ) -> None:
         self._url = url
@@ -65,16 +66,30 @@ class Serving:
         self._on_event = on_event
         self.api_key = api_key
         self._restarts = restarts
-        self._patience = patience
         self._health_seconds = health_seconds
         self._server: SGLangServer | None = None
-        self._recovering = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._looked = float("-inf")
+        self._was_gone = False
         self._client: Client | None = None
-        self._adopt: Callable[[ServerFacts], ServerFacts] = lambda facts: facts
         self.generation = 0
         """Goes up by one with each recovery; tells a request that failed before it from one after."""
         self.outages = 0
         self.boots = 0
+
+    @property
+    def booted_here(self) -> bool:
+        """Whether this run boots the server itself."""
+        return self._deployment is not None
+
+    @property
+    def name(self) -> str:
+        """What the server is called in messages: its URL, or the deployment until it has one."""
+        if self._url is not None:
+            return self._url
+        if self._client is not None:
+            return self._client.base_url
+        return self._deployment.name if self._deployment else ""
 
     @property
     def client(self) -> Client:
@@ -83,12 +98,12 @@ class Serving:
         return self._client
 
     @property
-    def away(self) -> bool:
-        """Whether the server is being waited for, or booted again."""
-        return self._recovering.locked()
+    def opened(self) -> bool:
+        """Whether there is a client: the server was there once."""
+        return self._client is not None
 
-    async def begin(self) -> ServerFacts:
-        """Boot or attach, and return what the server says of itself.
+    async def begin(self, wait: float = 0.0) -> ServerFacts:
+        """Boot or attach, and return what the server says of itself; `wait` seconds for one that warms up.
 
         Raises:
             ServerError: it can't be booted, or nobody answers.
@@ -96,27 +111,25 @@ class Serving:
         if self._deployment is not None:
             return await self._boot()
         assert self._url is not None
-        self._on_event("attach", {"message": self._url})
-        return (await attach_async(self._url, api_key=self.api_key, wait=self._patience)).facts
+        return (await attach_async(self._url, api_key=self.api_key, wait=wait)).facts
 
-    async def open(self, facts: ServerFacts, adopt: Callable[[ServerFacts], ServerFacts]) -> None:
-        """Open the client. `adopt` checks a server's facts after a recovery and returns those to record."""
-        self._adopt = adopt
-        await self._open(facts)
-
-    async def _open(self, facts: ServerFacts) -> None:
-        if self._client is not None:
-            await self._client.__aexit__(None, None, None)
+    async def open(self, facts: ServerFacts) -> None:
+        """Open a client, in place of the one before: what was under way on that is cut."""
+        await self.cut()
         client = Client(
             facts.base_url, facts=facts, concurrency=1 << 16, timeout=REQUEST_LIMIT, api_key=self.api_key
         )
         self._client = await client.__aenter__()
 
-    async def close(self) -> None:
-        """Close the client and end a server that was booted here."""
+    async def cut(self) -> None:
+        """End what is under way: the server is away, and nobody waits for its answers."""
         if self._client is not None:
             await self._client.__aexit__(None, None, None)
-            self._client = None
+
+    async def close(self) -> None:
+        """Close the client and end a server that was booted here."""
+        await self.cut()
+        self._client = None
         if self._server is not None:
             await self._server.stop_async()
 
@@ -136,37 +149,51 @@ class Serving:
         await self._server.start_async()
         return await self._server.facts_async()
 
-    async def recover(self, seen: int) -> bool:
-        """Have the server back after a request of generation `seen` found it gone.
+    async def gone(self, since: float) -> bool:
+        """Say whether the server is away, for a request that failed at `since` (monotonic seconds).
 
-        Returns whether it was away at all: one that answers has cut that request alone. Many requests come
-        here at once; the first does the work, the others wait for it.
+        One that generates has cut, or not answered, that request alone. Many requests come here at once; the
+        first looks, the others share what it saw.
+        """
+        async with self._looking:
+            if self._looked < since:
+                self._looked = time.monotonic()
+                self._was_gone = not await self._stands()
+            return self._was_gone
+
+    async def back(self, adopt: Adopt) -> None:
+        """Have the server back: boot it again, or look once whether it answers.
 
         Raises:
-            ServerLost: it is gone for good, as far as this run goes.
-            OtherServer: see `adopt`.
+            ServerError: it does not answer as yet.
+            ServerLost: it was booted as often as it may be.
+            OtherServer: see `Adopt`.
         """
-        async with self._recovering:
-            if self.generation != seen:
-                return True
-            facts = await (self._restarted() if self._deployment is not None else self._returned())
-            if facts is None:
-                return False
-            self.outages += 1
-            await self._open(self._adopt(facts))
-            self.generation += 1
-            return True
+        facts = await (self._restarted() if self.booted_here else self.begin())
+        adopted = await adopt(facts)
+        await self.open(adopted)
+        self.outages += 1
+        self.generation += 1
 
-    async def _restarted(self) -> ServerFacts | None:
+    async def _stands(self) -> bool:
+        if self._server is None:
+            return await self._answers()
+        # A process that is about to go still stands for a moment after it cut the connections.
+        for _ in range(3):
+            try:
+                await self._server.check_async()
+            except ServerError:
+                return False
+            if await self._answers():
+                return True
+            await asyncio.sleep(LOOK_AGAIN)
+        return False
+
+    async def _restarted(self) -> ServerFacts:
         assert self._server is not None
         why: ServerError | None = None
         try:
-            # A process that is about to go still stands for a moment after it cut the connections.
-            for _ in range(3):
-                await self._server.check_async()
-                if await self._answers():
-                    return None
-                await asyncio.sleep(LOOK_AGAIN)
+            await self._server.check_async()
         except ServerError as error:
             why = error
         await self._server.stop_async()
@@ -193,31 +220,6 @@ class Serving:
         except (ClientError, TimeoutError):
             return False
         return True
-
-    async def _returned(self) -> ServerFacts | None:
-        if await self._answers():
-            return None
-        assert self._url is not None
-        until = time.monotonic() + self._patience
-        why = ""
-        while (left := until - time.monotonic()) > 0:
-            self._on_event("wait", {"message": f"the server does not answer; waiting {left:.0f} s more"})
-            with suppress(TimeoutError):
-                try:
-                    async with asyncio.timeout(left):
-                        found = await attach_async(self._url, api_key=self.api_key, wait=left)
-                    return found.facts
-                except ServerError as error:
-                    why = error.what
-                    if not isinstance(error, Unreachable):
-                        self._on_event("wait", {"message": error.what})
-            await asyncio.sleep(min(LOOK_AGAIN, max(left, 0.0)))
-        raise ServerLost(
-            what="the server did not come back",
-            where=self._url,
-            why=f"{why or 'it does not answer'}, for {self._patience:.0f} seconds",
-            remedy="start it again, then give the same command to go on from here",
-        )
 
 
 def _unused(path: Path) -> Path:

@@ -18,8 +18,11 @@ from harness.recording.store import replace_json
 
 RUN_FILE = "run.json"
 
-_OF_THE_BOOT = frozenset({"launch_command", "max_total_tokens"})
-"""Reported flags that differ from boot to boot of one deployment: the port, the memory left."""
+_OF_THE_BOOT = frozenset({"launch_command", "max_total_tokens", "random_seed"})
+"""Reported flags that differ from boot to boot of one deployment, and from replica to replica: the port, the
+memory left, the seed that SGLang draws where none is given."""
+
+_NOT_PINNED = frozenset(f"flag {name}" for name in _OF_THE_BOOT)
 
 
 class OtherSettings(ShardgateError):
@@ -138,7 +141,8 @@ def pin(folder: Path, now: Mapping[str, Json], more: Mapping[str, Any]) -> bool:
     if run is None:
         replace_json(folder / RUN_FILE, {"settings": dict(now), "state": "running", **more})
         return False
-    refuse_others(folder, run["settings"], {**dict.fromkeys(run["settings"]), **now})
+    then = {name: value for name, value in run["settings"].items() if name not in _NOT_PINNED}
+    refuse_others(folder, then, {**dict.fromkeys(then), **now})
     replace_json(folder / RUN_FILE, {**run, "state": "running", **more})
     return True
 

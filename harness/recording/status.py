@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,31 @@ def server_gauges(text: str) -> dict[str, float]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """How one server of the run stands; counts are those of this start."""
+
+    name: str
+    state: str
+    why: str
+    in_flight: int
+    limit: int
+    answers: int
+    tokens: int
+    outages: int
+    gauges: Mapping[str, float]
+
+
+def all_gauges(servers: Sequence[ServerStatus]) -> dict[str, float]:
+    """Return the servers' own gauges as one: requests summed, of the caches the fullest."""
+    found: dict[str, float] = {}
+    for server in servers:
+        for name, value in server.gauges.items():
+            before = found.get(name, 0.0)
+            found[name] = max(before, value) if name == "cache" else before + value
+    return found
+
+
 @dataclass(slots=True)
 class Status:
     """Counts of one start of a run; `captured` and `failed` hold earlier starts' too."""
@@ -58,12 +83,18 @@ class Status:
     finishes: Counter[str] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
     server: dict[str, float] = field(default_factory=dict)
+    servers: tuple[ServerStatus, ...] = ()
     clock: Callable[[], float] = time.monotonic
     _recent: deque[tuple[float, int, int]] = field(default_factory=deque)
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._began = self.clock()
+
+    @property
+    def seconds(self) -> float:
+        """Return how long this start has gone on."""
+        return self.clock() - self._began
 
     @property
     def done(self) -> int:
@@ -111,6 +142,10 @@ class Status:
             facts["retries"] = self.retries
         if self.outages:
             facts["outages"] = self.outages
+        if len(self.servers) > 1:
+            facts["servers"] = f"{sum(one.state == 'up' for one in self.servers)}/{len(self.servers)}"
+            if away := [one.name for one in self.servers if one.state != "up"]:
+                facts["servers"] += f" (without {', '.join(away)})"
         if self.server:
             cache = self.server.get("cache")
             facts["server"] = (
@@ -149,13 +184,22 @@ class Status:
         family("verdicts", "counter", "Judged answers by verdict.", by("verdict", self.verdicts))
         family("losses", "counter", "Judged answers by loss.", by("loss", self.losses))
         family("failures", "counter", "Failed generations by reason.", by("reason", self.causes))
-        family(
-            "server",
-            "gauge",
-            "The server's own gauges.",
-            {f'{{gauge="{k}"}}': v for k, v in self.server.items()},
-        )
+        family("server_up", "gauge", "Whether a server gets work.", self._each(lambda s: s.state == "up"))
+        family("server_in_flight", "gauge", "Requests under way there.", self._each(lambda s: s.in_flight))
+        family("server_limit", "gauge", "Requests that may be.", self._each(lambda s: s.limit))
+        family("server_answers", "counter", "Whole answers of a server.", self._each(lambda s: s.answers))
+        family("server_tokens", "counter", "Response tokens of a server.", self._each(lambda s: s.tokens))
+        family("server_outages", "counter", "Times that it was away.", self._each(lambda s: s.outages))
+        own = {
+            f'{{server="{_escaped(one.name)}",gauge="{name}"}}': value
+            for one in self.servers
+            for name, value in one.gauges.items()
+        }
+        family("server", "gauge", "The servers' own gauges.", own)
         return "\n".join([*lines, "# EOF", ""])
+
+    def _each(self, value: Callable[[ServerStatus], float]) -> dict[str, float]:
+        return {f'{{server="{_escaped(one.name)}"}}': float(value(one)) for one in self.servers}
 
 
 def _escaped(text: str) -> str:
