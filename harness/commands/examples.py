@@ -1,11 +1,12 @@
 """Rows of an audit whose tokens are worth seeing: read again, judged again, aligned.
 
-Place in the flow: between the audit and its HTML report. Imports `contracts` inside functions.
+Place in the flow: between the audit, or a capture run, and its HTML report. Imports `contracts` inside
+functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,14 @@ EXAMPLES = 12
 
 
 def token_examples(result: AuditResult, codec: Codec) -> list[Example]:
-    """Return some rows with their tokens aligned: one for each broken rule and each named loss, none twice.
+    """Return some rows with aligned tokens: one for each broken rule and each named loss, none twice."""
+    return examples_at(_chosen(result), codec)
 
-    A row that can't be read or judged again is left out; its findings say what is wrong with it.
+
+def examples_at(places: Iterable[tuple[str, int, str]], codec: Codec) -> list[Example]:
+    """Return the rows at (shard, row, why) with their tokens aligned, a few at most.
+
+    A row that can't be read or judged again is left out; the audit's findings say what is wrong with it.
     """
     from contracts.align import align
     from contracts.formats import format_named
@@ -32,7 +38,7 @@ def token_examples(result: AuditResult, codec: Codec) -> list[Example]:
     from harness.report.audit_html import Example
 
     out: list[Example] = []
-    for shard, row, why in _chosen(result):
+    for shard, row, why in places:
         if len(out) == EXAMPLES:
             break
         try:

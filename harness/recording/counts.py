@@ -1,7 +1,7 @@
-"""What the rows of a shard look like, counted once when it is written: the run's report needs no second reading.
+"""What a shard's rows look like, counted once when it is written: the run's report needs no second reading.
 
-Place in the flow: under the store. Imports `contracts`; polars inside functions. A count is plain JSON of a few
-kilobytes, kept in the manifest beside the shard's name; counts of several shards are merged for the report.
+Place in the flow: under the store. Imports `contracts`; polars inside functions. A count is plain JSON of a
+few kilobytes, kept in the manifest beside the shard's name; those of several shards are merged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The run folder on disk: journal segments in, shards out, and what is done already.
 
-Place in the flow: under the runner. Imports `contracts`, and counts, journal and rows of this package; pyarrow
-inside functions. Everything here blocks; the runner calls it from a thread.
+Place in the flow: under the runner. Imports `contracts`, and counts, journal and rows of this package;
+pyarrow inside functions. Everything here blocks; the runner calls it from a thread.
 
     journal/00007.log     finished captures that are in no shard yet
     journal/failures.log  failures of segments that became shards
@@ -38,7 +38,7 @@ DIVERGED = "turn-diverged"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard that is whole: its file under `shards/`, rows, bytes, SHA-256, and what its rows look like."""
+    """One shard that is whole: its file under `shards/`, rows, bytes, SHA-256; what its rows look like."""
 
     file: str
     segment: int
