@@ -90,7 +90,7 @@ def _summary(
         left=status.total - store.captured - failed,
         shards=len(store.shards),
         tokens=status.tokens,
-        seconds=round(status.seconds, 1),
+        seconds=round(status.seconds, 3),
         retries=status.retries,
         outages=status.outages,
         weight_updates=status.weight_updates,
