@@ -296,33 +296,67 @@ def shard_metadata(rows: Sequence[Row], *, format_name: str, strength: str = "to
     }
 
 
+def table_of(rows: Sequence[Row], strength: str) -> pa.Table:
+    """Return rows as a table in the shard's schema.
+
+    Raises:
+        ShardError: a value does not fit it, or is null where none may be, inside a list or a struct too.
+    """
+    import pyarrow as pa
+
+    schema = arrow_schema(strength)
+    try:
+        table = pa.Table.from_pylist(rows, schema=schema)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError, TypeError, ValueError) as error:
+        raise ShardError(what="a value does not fit the shard's schema", why=str(error)) from error
+    for field in schema:
+        for chunk in table[field.name].chunks:
+            name = _null_in(chunk, field)
+            if name is not None:
+                row = next(n for n, one in enumerate(table[field.name]) if _lacks(one.as_py(), field))
+                raise ShardError(what=f"row {row} lacks `{name}`", why="it may not be null")
+    return table
+
+
+def _null_in(values: pa.Array, field: pa.Field) -> str | None:
+    """Return the name of what is null in a column, or inside it, and may not be."""
+    import pyarrow as pa
+
+    if not field.nullable and values.null_count:
+        return str(field.name)
+    inside: list[tuple[pa.Array, pa.Field]] = []
+    if pa.types.is_list(field.type):
+        inside = [(values.flatten(), field.type.value_field)]
+    elif pa.types.is_struct(field.type):
+        inside = list(zip(values.flatten(), field.type, strict=True))
+    found = next((name for array, one in inside if (name := _null_in(array, one)) is not None), None)
+    return None if found is None else f"{field.name}.{found}"
+
+
+def _lacks(value: Any, field: pa.Field) -> bool:
+    import pyarrow as pa
+
+    if value is None:
+        return not field.nullable
+    if pa.types.is_list(field.type):
+        return any(_lacks(one, field.type.value_field) for one in value)
+    return pa.types.is_struct(field.type) and any(_lacks(value[one.name], one) for one in field.type)
+
+
 def write_shard(path: Path | str, rows: Iterable[Row], *, format_name: str, strength: str = "token") -> Path:
     """Write rows as one parquet shard: beside, fsynced, renamed. Returns its path.
 
     Raises:
         ShardError: there are no rows, or a value does not fit the schema.
     """
-    import pyarrow as pa
-
     rows = list(rows)
     path = Path(path)
     if not rows:
         raise ShardError(what="a shard needs rows", where=str(path), remedy="write no file for an empty set")
-    schema = arrow_schema(strength)
-    for field in schema:
-        missing = next(
-            (n for n, row in enumerate(rows) if not field.nullable and row.get(field.name) is None), None
-        )
-        if missing is not None:
-            raise ShardError(
-                what=f"row {missing} lacks `{field.name}`", where=str(path), why="the column may not be null"
-            )
     try:
-        table = pa.Table.from_pylist(rows, schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise ShardError(
-            what="a value does not fit the shard's schema", where=str(path), why=str(error)
-        ) from error
+        table = table_of(rows, strength)
+    except ShardError as error:
+        raise ShardError(error.what, str(path), error.why, error.remedy) from error
     metadata = shard_metadata(rows, format_name=format_name, strength=strength)
     write_table(path, table.replace_schema_metadata(metadata))
     return path

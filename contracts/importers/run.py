@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from contracts.digests import prompt_sha256
 from contracts.held import folder_held
 from contracts.importers import conversations, speculators
 from contracts.importers.base import ImportFault, ImportOptions, ImportResult, Place, Refused, Unfit
 from contracts.importers.source import expand, records
 from contracts.importers.writer import ShardWriter
-from contracts.shard import CONSTANT_COLUMNS, UNKNOWN, Row, ShardError, replace_file, seal
+from contracts.shard import CONSTANT_COLUMNS, UNKNOWN, Row, ShardError, replace_file, seal, table_of
 
 Progress = Callable[[str, int, int], None]
 """Called with (file, records so far, rows so far)."""
@@ -93,8 +94,8 @@ def import_files(
     """
     source, out = SOURCES[kind], Path(out)
     files = expand([Path(path) for path in paths], source.suffixes)
-    if kind == "specforge":
-        files = list(_with_siblings(files))
+    if kind in SIBLINGS:
+        files = list(_with_siblings(files, SIBLINGS[kind]))
     missing = next((path for path in files if not path.is_file()), None)
     if missing is not None:
         raise ImportFault("there is no such file", where=str(missing), remedy="check the path")
@@ -128,12 +129,18 @@ def _refuse_used(out: Path) -> None:
     (out / f".{MANIFEST}.begun").touch()
 
 
-def _with_siblings(files: Iterable[Path]) -> Iterator[Path]:
-    """Yield SpecForge's files, each with the `_error` and `_skipped` ones that were written beside it."""
+SIBLINGS: Mapping[str, tuple[str, ...]] = {
+    "specforge": ("_error.jsonl", "_skipped.jsonl"),
+    "speculators": (".errors.jsonl", ".errors.json"),
+}
+"""What the names of the files end in that a regeneration writes beside its output."""
+
+
+def _with_siblings(files: list[Path], endings: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files, each with the ones of what failed that were written beside it."""
     told: set[Path] = set()
-    files = list(files)
     for path in files:
-        for one in (path, *(path.with_name(f"{path.stem}_{word}.jsonl") for word in ("error", "skipped"))):
+        for one in (path, *(path.with_name(f"{path.stem}{ending}") for ending in endings)):
             if one not in told and (one in files or one.is_file()):
                 told.add(one)
                 yield one
@@ -156,7 +163,7 @@ def _import(
     unread: Counter[str] = Counter()
     refused: list[Refused] = []
     unknown: set[str] = set()
-    samples: Counter[str] = Counter()
+    samples: Counter[tuple[str, bytes]] = Counter()
     writer = ShardWriter(out / "shards", format_name=options.format.name, strength=source.strength)
 
     def settle(batch: list[_Told], handle: Any) -> None:
@@ -180,7 +187,7 @@ def _import(
         for path in files:
             dataset = options.dataset or path.stem
             for place, record in records(path, dataset):
-                if kind == "specforge" and isinstance(record, Unfit) and _is_empty_sibling(path):
+                if isinstance(record, Unfit) and _is_empty_sibling(path, SIBLINGS.get(kind, ())):
                     continue
                 counts["records"] += 1
                 batch.append(_taken(source, kind, record, place, options, samples))
@@ -215,9 +222,9 @@ def _import(
     return result
 
 
-def _is_empty_sibling(path: Path) -> bool:
-    """Tell whether it is SpecForge's list of failures, of which there were none."""
-    return path.stem.endswith(("_error", "_skipped")) and path.stat().st_size == 0
+def _is_empty_sibling(path: Path, endings: tuple[str, ...]) -> bool:
+    """Tell whether it is a regeneration's list of failures, of which there were none."""
+    return path.name.endswith(endings) and path.stat().st_size == 0
 
 
 def _taken(
@@ -226,7 +233,7 @@ def _taken(
     record: Mapping[str, Any] | Unfit,
     place: Place,
     options: ImportOptions,
-    samples: Counter[str],
+    samples: Counter[tuple[str, bytes]],
 ) -> _Told:
     """Return a record's rows, sealed, or what it came to instead."""
     told = _Told(place)
@@ -241,12 +248,16 @@ def _taken(
             reason = str(record.get("error") or record.get("status") or "no reason told")[:200]
             told.refused = said or (word, reason)
             return told
+    if kind == "speculators" and (why := speculators.failed(record)) is not None:
+        told.refused = ("failed", why)
+        return told
     try:
         rows = source.read(record, place, options, told.unread)
         for row in rows:
             if record.get("primary_id") is not None:
-                row["sample_index"] = samples[row["conversation_id"]]
-                samples[row["conversation_id"]] += 1
+                key = (row["conversation_id"], prompt_sha256(row))
+                row["sample_index"] = samples[key]
+                samples[key] += 1
         told.rows = [seal(row) for row in rows]
     except Unfit as error:
         told.refused = ("refused", str(error))
@@ -267,8 +278,6 @@ def _refuse_unfitting(batch: list[_Told], strength: str) -> None:
 
 
 def _misfit(rows: list[Row], strength: str) -> ShardError | None:
-    from contracts.importers.writer import table_of
-
     ids = ("prompt_token_ids", "response_token_ids")  # checked while they were read, and most of the work
     try:
         table_of([{**row, **{name: row[name] and row[name][:1] for name in ids}} for row in rows], strength)

@@ -21,6 +21,8 @@ from contracts.importers.base import ImportOptions, Place, Unfit
 from contracts.importers.conversations import READ, common_columns, read, tools_of
 from contracts.records import Mode, ThinkingMode
 from contracts.shard import Row, encode_matched_stop, message_struct
+from contracts.strict_json import NotJson, loads
+from contracts.tokens import Codec, UndecodableToken
 
 FINISH = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "abort": "abort", "eos": "stop"}
 INT32 = 2**31
@@ -52,7 +54,11 @@ def rows_of(record: Mapping[str, Any], place: Place, options: ImportOptions, unr
         raise Unfit("every token has loss: there is no prompt in it")
     known = (*READ, "input_ids", "loss_mask", "labels", "attention_mask", "seq_len", "text", "metadata")
     unread.update(str(key) for key, value in record.items() if key not in known and value is not None)
+    _refuse_foreign(record.get("text"), ids, ids[:start], codec)
     metadata = _object(record.get("metadata"))
+    sampled = metadata.get("sampling_params", metadata.get("sampling"))
+    if isinstance(sampled, str | Mapping):
+        options = replace(options, sampling={**options.sampling, **_sampling(sampled)})
     usage = _object(metadata.get("usage"))
     tools = tools_of(record if record.get("tools") is not None else metadata)
     fmt = options.format
@@ -70,11 +76,13 @@ def rows_of(record: Mapping[str, Any], place: Place, options: ImportOptions, unr
     base = (
         str(name) if isinstance(name, str | int) and str(name).strip() else f"{place.dataset}-{place.number}"
     )
+    conversation = str(record.get("primary_id") or base)
+    turn = base.removeprefix(f"{conversation}_gen")
     row: Row = {
         **common,
         "sample_id": base,
-        "conversation_id": str(record.get("primary_id") or base),
-        "turn_index": 0,
+        "conversation_id": conversation,
+        "turn_index": int(turn) if turn != base and turn.isascii() and turn.isdecimal() else 0,
         "sample_index": 0,
         "parent_sample_id": None,
         "messages": _history(record, metadata, codec.decode_bytes(ids[:start])),
@@ -112,6 +120,40 @@ def integers(record: Mapping[str, Any], key: str) -> list[int]:
         if not isinstance(item, int) or (isinstance(item, bool) and key == "input_ids"):
             raise Unfit(f"`{key}` holds {item!r}, which is no integer")
     return [int(v) for v in value]
+
+
+def failed(record: Mapping[str, Any]) -> str | None:
+    """Return why speculators' regeneration itself says that a conversation came to nothing."""
+    told = _object(record.get("metadata")).get("error")
+    return None if told is None or record.get("input_ids") is not None else str(told)[:200]
+
+
+def _refuse_foreign(text: Any, ids: Sequence[int], prompt: Sequence[int], codec: Codec) -> None:
+    """Raise `Unfit` where the tokenizer is not the one that the ids are of.
+
+    `text` is the decoding that speculators writes beside the ids for people. White space is no difference:
+    some tokenizers tidy it up when they decode.
+    """
+    try:
+        codec.decode_bytes(prompt)
+        made = codec.decode_bytes(ids) if isinstance(text, str) else b""
+    except UndecodableToken as error:
+        raise Unfit(f"{error}: the ids are of another tokenizer") from error
+    if isinstance(text, str) and _bare(text) != _bare(made.decode("utf-8", "replace")):
+        raise Unfit("`text` is not what `input_ids` decode to: the ids are of another tokenizer, or changed")
+
+
+def _bare(text: str) -> str:
+    return "".join(text.replace("\ufffd", "").split())
+
+
+def _sampling(told: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(told, str):
+        try:
+            told = loads(told)
+        except NotJson:
+            return {}
+    return {key: value for key, value in _object(told).items() if value is not None and key != "mode"}
 
 
 def _mask(record: Mapping[str, Any], ids: Sequence[int]) -> list[int]:

@@ -5,19 +5,17 @@ Place in the flow: under import and repair. Imports digests and shard of `contra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from contracts.digests import NAME_COLUMNS
 from contracts.shard import (
     CONSTANT_COLUMNS,
     RUN_COLUMNS,
     Row,
-    ShardError,
-    arrow_schema,
     shard_metadata,
+    table_of,
     write_table,
 )
 
@@ -100,22 +98,3 @@ class ShardWriter:
         write_table(path, table.replace_schema_metadata({**metadata, **self._more}))
         self.paths.append(path)
         self._tables, self._held = [], 0
-
-
-def table_of(rows: Sequence[dict[str, Any]], strength: str) -> pa.Table:
-    """Return rows as a table in the shard's schema.
-
-    Raises:
-        ShardError: a row does not fit it.
-    """
-    import pyarrow as pa
-
-    schema = arrow_schema(strength)
-    try:
-        table = pa.Table.from_pylist(rows, schema=schema)
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError, TypeError, ValueError) as error:
-        raise ShardError(what="a value does not fit the shard's schema", why=str(error)) from error
-    for column in schema:
-        if not column.nullable and table[column.name].null_count:
-            raise ShardError(what=f"a row lacks `{column.name}`", why="the column may not be null")
-    return table

@@ -22,14 +22,14 @@ from typing import Any, Literal
 from contracts.errors import ShardgateError
 from contracts.formats import Format, format_named
 from contracts.held import folder_held
-from contracts.importers.writer import ShardWriter, table_of
+from contracts.importers.writer import ShardWriter
 from contracts.losses import ASSUMED
 from contracts.records import Finding, Profile, Severity
 from contracts.repair.assume import assumed
 from contracts.repair.derive import derived, suspect
 from contracts.repair.restore import UNREADABLE, restored
 from contracts.rules import RULES
-from contracts.shard import METADATA_PREFIX, Row, ShardError, replace_file
+from contracts.shard import METADATA_PREFIX, Row, ShardError, replace_file, table_of
 from contracts.tokens import Codec
 
 Progress = Callable[[str, int, int], None]

@@ -67,7 +67,7 @@ def pretokenized(row: Row) -> dict[str, Any]:
         "primary_id": f"p-{row['sample_id']}",
         "input_ids": [*prompt, *response],
         "loss_mask": [0] * len(prompt) + [1] * len(response),
-        "text": "not read",
+        "text": codec().decode_bytes([*prompt, *response]).decode("utf-8", "replace"),
         "metadata": {
             "finish_reason": row["finish_reason"],
             "tools": json.loads(row["tools"]) if row["tools"] else None,
@@ -92,7 +92,7 @@ def test_ids_with_a_mask_become_rows_of_tokens_whose_fields_are_the_ids_own(tmp_
 def test_repeats_of_one_prompt_are_numbered(tmp_path: Path) -> None:
     one = pretokenized(rows_of(CLEAN[:1])[0])
     other = {**one, "id": "second", "input_ids": [*one["input_ids"][:-2], one["input_ids"][-1]]}
-    other["loss_mask"] = one["loss_mask"][:-1]
+    other["loss_mask"], other["text"] = one["loss_mask"][:-1], None
     _, rows = load("speculators", tmp_path / "out", lines(tmp_path / "s.jsonl", one, other))
     assert [row["sample_index"] for row in rows] == [0, 1]
     assert errors(tmp_path / "out", "token") == {}
