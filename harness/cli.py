@@ -14,6 +14,7 @@ import click
 from harness.commands import (
     audit,
     bank,
+    bench,
     capture,
     demo,
     derive,
@@ -51,6 +52,7 @@ _COMMANDS = (
     serve.serve,
     probe.probe,
     capture.capture,
+    bench.bench,
     report.report,
     import_.import_,
     audit.audit,
