@@ -6,6 +6,7 @@ Place in the flow: outermost; calls `harness.recording`. Imports light modules a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many prompts, the first asked for, the tripwire judges by.",
 )
+@click.option(
+    "--max-drift",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Stop where more of the cohort's prompts are not the template's, or don't continue a turn.",
+)
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="OpenMetrics on this port of loopback.")
 @shell.key_option
 @shell.trust_option
@@ -171,6 +178,8 @@ def capture(
         )
     if (not base_urls) == (deployment is None):
         raise click.UsageError("give one server: --base-url URL, or --deployment NAME to boot")
+    if no_tripwire and same["max_drift"] is not None:
+        raise click.UsageError("--max-drift is the tripwire's, and --no-tripwire takes it away")
     if flags and base_urls:
         raise click.UsageError("--flags go to a server that is booted, and this one runs already")
     from harness.recording.generate import Patience
@@ -258,6 +267,17 @@ def _servers(summary: Summary) -> list[str]:
     ]
 
 
+def _compared(name: str, counts: Mapping[str, int]) -> list[str]:
+    """Return what comparing prompts showed: the counts, and what each cause means."""
+    from harness.recording.parity import CAUSES
+
+    if not counts:
+        return []
+    told = ", ".join(f"{cause} {count}" for cause, count in counts.items())
+    causes = [f"  {cause}: {CAUSES[cause]}" for cause in counts if cause in CAUSES]
+    return [f"{name}: {told}" + ("; each in parity.jsonl" if causes else ""), *causes]
+
+
 def _told(summary: Summary) -> list[str]:
     from harness.report.text import safe, seconds
 
@@ -275,6 +295,7 @@ def _told(summary: Summary) -> list[str]:
     ]
     if summary.losses:
         lines.append(f"losses: {counts(summary.losses)}")
+    lines += _compared("prompts", summary.prompts) + _compared("turns", summary.turns)
     if summary.weight_updates:
         lines.append(f"the server's weights changed {summary.weight_updates} times; rows name their version")
     if summary.failures:

@@ -11,6 +11,7 @@ and the harness' stages; what is heavy (pyarrow, transformers) only inside funct
     fleet      all of them: work to where there is room, away from those that are gone
     identity   what a server must be to get work: the same as the first
     generate   one prompt into judged rows, or into a failure with its reason
+    parity     prompts against what they should be, each difference with its cause
     journal    what is finished, in frames on disk, before it counts as captured
     store      the run folder: journal into shards, manifest, failures, what is done already
     lock       one run at a time in one folder, on any file system

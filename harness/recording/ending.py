@@ -98,6 +98,8 @@ def _summary(
         losses=dict(status.losses.most_common()),
         finish_reasons=dict(status.finishes),
         failures=dict(causes.most_common()),
+        prompts=dict(status.prompts.most_common()),
+        turns=dict(status.turns.most_common()),
         servers={
             one.name: {
                 "state": one.state,

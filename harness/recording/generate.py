@@ -1,7 +1,7 @@
 """One item of work: asked for turn by turn, retried, judged, and made into rows; or into failures.
 
 Place in the flow: under the runner. Imports `contracts`, `harness.capture`, `harness.client`, and fleet,
-prompts, rendering, rows and store of this package.
+parity, prompts, rendering, rows and store of this package.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +23,7 @@ from contracts.tokens import Codec
 from harness.capture import constraint_of, derive_fields, judge_capture
 from harness.client import CaptureRequest
 from harness.recording.fleet import Place
+from harness.recording.parity import NOT_COMPARED, SAME, Drift, Kind, Parity, Turn
 from harness.recording.prompts import Item, at_turn
 from harness.recording.rendering import CantRender, Renderer
 from harness.recording.rows import Failure, Group, sample_id
@@ -78,10 +79,24 @@ class Failed(Exception):
 
 
 Seen = Callable[[int, Capture, Judgement], None]
+Compared = Callable[[int, Kind, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What one item came to, and where its prompts are not what they should be."""
+
+    group: Group
+    drifts: tuple[Drift, ...] = ()
 
 
 class Maker:
-    """Makes items into groups. `seen` is called with each judged answer, `retried` with each retry."""
+    """Makes items into groups.
+
+    `renderer` makes the prompts, None: the server does. `expected` says what the server should have made.
+    `seen` is called with each judged answer, `compared` with what each comparison of a prompt showed,
+    `retried` with each retry.
+    """
 
     def __init__(
         self,
@@ -89,26 +104,30 @@ class Maker:
         codec: Codec,
         fmt: Format,
         renderer: Renderer | None,
+        parity: Parity,
+        expected: Renderer | None,
         source: str,
         patience: Patience,
         logprobs: bool,
-        seen: Seen,
-        retried: Callable[[str], None],
     ) -> None:
         self._codec = codec
         self._format = fmt
         self._renderer = renderer
+        self._parity = parity
+        self._expected = expected
         self._source = source
         self._patience = patience
         self._logprobs = logprobs
-        self._seen = seen
-        self._retried = retried
+        self.seen: Seen = lambda number, capture, judgement: None
+        self.compared: Compared = lambda number, kind, cause: None
+        self.retried: Callable[[str], None] = lambda reason: None
         self._jitter = random.Random()
 
-    async def make(self, item: Item, number: int, place: Place) -> Group:
+    async def make(self, item: Item, number: int, place: Place) -> Made:
         """Generate an item's turns in order; `number` is its place in the order of asking.
 
         The turns stay at one server, which has the history in its cache, until that goes away.
+
         A turn that fails takes the conversation with it: its rows would have holes. A turn that made the
         source's next messages meaningless (it called no tool where a tool's result follows, say) ends it.
         """
@@ -116,6 +135,8 @@ class Maker:
         source = [*task.prompt.messages]
         history: list[Any] = source[: task.cuts[0]]
         rows: list[Row] = []
+        drifts: list[Drift] = []
+        before: Turn | None = None
         for at, cut in enumerate(task.cuts):
             prompt = replace(
                 at_turn(item.prompt, tuple(history)),
@@ -123,18 +144,49 @@ class Maker:
             )
             try:
                 capture, judgement = await self._answer(prompt, item, number, place)
-                rows.append(self._row(item, capture, judgement, rows))
+                row = self._row(item, capture, judgement, rows)
             except Failed as failed:
-                return Group((), self._failures(item, task.cuts, failed))
+                return Made(Group((), self._failures(item, task.cuts, failed)))
+            rows.append(row)
+            drifts += self._compare(item, number, capture, row, before)
+            before = Turn(
+                row["prompt_token_ids"],
+                row["response_token_ids"],
+                judgement.segments,
+                row["reasoning_content"],
+            )
             if at + 1 < len(task.cuts):
                 following = source[cut + 1 : task.cuts[at + 1]]
                 answer = _message(capture)
                 fitting = _fitted(answer, following)
                 if fitting is None:
                     why = Failed(DIVERGED, f"what follows turn {at} does not answer it", 0)
-                    return Group(tuple(rows), self._failures(item, task.cuts[at + 1 :], why))
+                    group = Group(tuple(rows), self._failures(item, task.cuts[at + 1 :], why))
+                    return Made(group, tuple(drifts))
                 history += [answer, *fitting]
-        return Group(tuple(rows))
+        return Made(Group(tuple(rows)), tuple(drifts))
+
+    def _compare(
+        self, item: Item, number: int, capture: Capture, row: Row, before: Turn | None
+    ) -> Iterator[Drift]:
+        """Yield where a prompt is not the template's, the replaced row's, or the turn before gone on with."""
+        used, prompt, again = row["prompt_token_ids"], capture.prompt, item.task.again
+        made: Sequence[int] | None = again.prompt_ids if again else None
+        if self._renderer is None:
+            try:
+                made = self._expected.ids(prompt) if self._expected else None
+            except CantRender:
+                made = None
+            if made is None:
+                self.compared(number, "prompts", NOT_COMPARED)
+        if made is not None:
+            drift = self._parity.prompt(row["sample_id"], prompt, made, used)
+            self.compared(number, "prompts", drift.cause if drift else SAME)
+            yield from [drift] if drift else []
+        if before is not None:
+            drift = self._parity.turn(row["sample_id"], before, used)
+            self.compared(number, "turns", drift.cause if drift else SAME)
+            yield from [drift] if drift else []
 
     async def _answer(
         self, prompt: Prompt, item: Item, number: int, place: Place
@@ -148,7 +200,7 @@ class Maker:
         except Exception as error:
             # A fault of a parser or of ours on one answer must not end a run of a night; many trip the wire.
             raise Failed("not-judged", f"{type(error).__name__}: {error}", 1) from error
-        self._seen(number, capture, judgement)
+        self.seen(number, capture, judgement)
         return capture, judgement
 
     def _request(self, prompt: Prompt, item: Item) -> CaptureRequest:
@@ -179,10 +231,10 @@ class Maker:
             except Failed as failed:
                 if failed.attempts or attempt >= self._patience.attempts:
                     raise Failed(failed.reason, failed.detail, attempt) from failed
-                self._retried(failed.reason)
+                self.retried(failed.reason)
             except _NotCounted as away:
                 attempt -= 1
-                self._retried(str(away))
+                self.retried(str(away))
                 await place.move()
                 continue
             pause = min(LONGEST_PAUSE, self._patience.pause * 2 ** (attempt - 1))

@@ -52,6 +52,8 @@ class Plan:
     wait_server: float = 900.0
     health_seconds: float = HEALTH_SECONDS
     tripwire: bool = True
+    max_drift: float | None = None
+    """The share of the cohort's prompts that may be other ids than they should be; None: any."""
     cohort: int = 64
     limits: Limits = field(default_factory=Limits)
     logprobs: bool = False
@@ -85,6 +87,10 @@ class Summary:
     losses: Mapping[str, int]
     finish_reasons: Mapping[str, int]
     failures: Mapping[str, int]
+    prompts: Mapping[str, int] = field(default_factory=dict)
+    """Prompts that are the template's (`same`), and those that are not, by cause; of this start."""
+    turns: Mapping[str, int] = field(default_factory=dict)
+    """Turns whose prompt goes on from the turn before (`same`), and those that don't, by cause."""
     servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By URL: `state` (up, away, other), `why`, and of this start `answers`, `tokens`, `outages`."""
     cause: str = ""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import ShardgateError
+from contracts.given import Template
 from contracts.records import Json, Prompt, ServerFacts
 from contracts.tokens import Codec, load_codec
 
@@ -79,6 +80,15 @@ class Renderer:
                 why="a prompt's token ids are made by it",
                 remedy="give one: --chat-template FILE; or record over chat: --transport chat",
             )
+
+    @property
+    def template(self) -> Template | None:
+        """Return the template and the special tokens that it names; None where there are several."""
+        source = self._tokenizer.chat_template
+        if not isinstance(source, str):
+            return None
+        tokens = self._tokenizer.special_tokens_map.items()
+        return Template(source, tuple(sorted((name, text) for name, text in tokens if isinstance(text, str))))
 
     @property
     def template_sha256(self) -> str:

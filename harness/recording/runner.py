@@ -10,11 +10,12 @@ import asyncio
 import signal
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 from contracts.errors import ShardgateError
-from contracts.formats import Format
 from contracts.records import Capture, Judgement, ServerFacts
+from contracts.rules.parity import ENCODED_IN_CODE
 from contracts.tokens import Codec
 from harness.capture import served_format
 from harness.recording import rendering
@@ -25,7 +26,8 @@ from harness.recording.identity import Identity
 from harness.recording.lock import FolderLock
 from harness.recording.metrics import MetricsPort
 from harness.recording.pacing import Pacer
-from harness.recording.plan import SHOWN_BAD, Plan, Summary, asked, refuse_bad
+from harness.recording.parity import NOT_COMPARED, PARITY_FILE, SAME, Kind, Parity, ParityFile
+from harness.recording.plan import SHOWN_BAD, Plan, Summary, asked, bad_failure, refuse_bad
 from harness.recording.prompts import Checked, Item, check, items
 from harness.recording.rows import Group
 from harness.recording.serving import OnEvent, OtherServer, Serving
@@ -60,6 +62,7 @@ class _Run:
         self._signal = 0
         self._tripwire: Tripwire | None = None
         self._enough = asyncio.Event()
+        self._drifts = ParityFile(plan.folder / PARITY_FILE)
 
     async def until_stopped(self) -> Summary:
         work = asyncio.create_task(self._work())
@@ -182,6 +185,7 @@ class _Run:
         told = {"server": facts.base_url, "servers": names, "started": now()}
         begun = pin(plan.folder, identity.pinned, told)
         store = await asyncio.to_thread(Store, plan.folder, fmt.name, plan.limits)
+        store.bad = tuple(map(bad_failure, checked.bad))
         try:
             again = store.forget_failures() if begun and plan.retry_failed else 0
             if renderer and (again or store.captured + len(store.failed) < checked.generations):
@@ -189,11 +193,35 @@ class _Run:
 
                 # Fields are derived by them; imported once, before any answer waits for it.
                 await asyncio.to_thread(registered_parsers)
+            expected = renderer or self._expected(folder, codec)
+            parity = Parity(codec, fmt, expected.template if expected else None)
             await fleet.open(there, identity.adopt)
-            self._tripwire = Tripwire(facts, fmt, plan.cohort) if plan.tripwire else None
-            return await self._recorded(fleet, lock, checked, store, codec, fmt, renderer)
+            if plan.tripwire:
+                self._tripwire = Tripwire(facts, fmt, plan.cohort, max_drift=plan.max_drift)
+            maker = Maker(
+                codec=codec,
+                fmt=fmt,
+                renderer=renderer,
+                parity=parity,
+                expected=None if fmt.name.partition("+")[0] in ENCODED_IN_CODE else expected,
+                source=plan.source.name,
+                patience=plan.patience,
+                logprobs=plan.logprobs,
+            )
+            return await self._recorded(fleet, lock, checked, store, maker)
         finally:
             store.close()
+
+    def _expected(self, folder: Path, codec: Codec) -> rendering.Renderer | None:
+        """Return what says which prompts a server should make over chat; None where nothing can."""
+        plan = self._plan
+        try:
+            return rendering.Renderer(
+                folder, codec, template=plan.chat_template, trust_remote_code=plan.trust_remote_code
+            )
+        except ShardgateError as error:
+            self._on_event("prompts", {"message": f"not held against the chat template: {error.what}"})
+            return None
 
     async def _same(self, identity: Identity, told: ServerFacts, first: ServerFacts) -> ServerFacts:
         """Return the facts to record of a server that is as the first one; nothing was sent yet."""
@@ -213,9 +241,7 @@ class _Run:
         lock: FolderLock,
         checked: Checked,
         store: Store,
-        codec: Codec,
-        fmt: Format,
-        renderer: rendering.Renderer | None,
+        maker: Maker,
     ) -> Summary:
         plan = self._plan
         status = status_of(store, checked)
@@ -231,19 +257,15 @@ class _Run:
                 self._tripwire.saw(number, capture, judgement)
                 self._look()
 
+        def compared(number: int, kind: Kind, cause: str) -> None:
+            (status.prompts if kind == "prompts" else status.turns)[cause] += 1
+            if self._tripwire is not None and cause != NOT_COMPARED:
+                self._tripwire.compared(number, None if cause == SAME else cause)
+
         def retried(reason: str) -> None:
             status.retries += 1
 
-        maker = Maker(
-            codec=codec,
-            fmt=fmt,
-            renderer=renderer,
-            source=plan.source.name,
-            patience=plan.patience,
-            logprobs=plan.logprobs,
-            seen=seen,
-            retried=retried,
-        )
+        maker.seen, maker.compared, maker.retried = seen, compared, retried
         writer = Writer(store, lock, status)
         state, stopped = "finished", False
         with ExitStack() as around:
@@ -264,7 +286,10 @@ class _Run:
                 one.cancel()
             results = await asyncio.gather(asking, telling, enough, return_exceptions=True)
             writer.close()
-            await writing  # raises what the disk or the lock said
+            try:
+                await writing  # raises what the disk or the lock said
+            finally:
+                self._drifts.flush()
         self._note_servers(fleet, status)
         tripped = self._tripwire.tripped if self._tripwire and not stopped else None
         error = _first(results[0])
@@ -288,17 +313,19 @@ class _Run:
 
         async def one(item: Item, number: int, place: Place) -> None:
             try:
-                group = await maker.make(item, number, place)
+                made = await maker.make(item, number, place)
             finally:
                 await place.release()
 
             def written(became: Group) -> None:
+                if became.rows:
+                    self._drifts.add(made.drifts)
                 if self._tripwire is not None:
                     reason = became.failed[0].reason if became.failed and not became.rows else None
                     self._tripwire.finished(number, reason)
                     self._look()
 
-            writer.add(group, written)
+            writer.add(made.group, written)
 
         async with asyncio.TaskGroup() as group:
             number = 0
@@ -326,6 +353,7 @@ class _Run:
                 looked = status.clock()
                 await fleet.look_at_gauges(LOOK_AT_SERVER)
                 self._note_servers(fleet, status)
+                self._drifts.flush()
             self._on_event("capture", status.progress())
             await asyncio.sleep(TELL_EVERY)
 

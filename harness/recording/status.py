@@ -82,6 +82,8 @@ class Status:
     losses: Counter[str] = field(default_factory=Counter)
     finishes: Counter[str] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
+    prompts: Counter[str] = field(default_factory=Counter)
+    turns: Counter[str] = field(default_factory=Counter)
     server: dict[str, float] = field(default_factory=dict)
     servers: tuple[ServerStatus, ...] = ()
     clock: Callable[[], float] = time.monotonic
@@ -135,6 +137,9 @@ class Status:
                 for verdict in map(str, VERDICT_ORDER)
                 if self.verdicts[verdict]
             )
+        for name, counts in (("prompts", self.prompts), ("turns", self.turns)):
+            if set(counts) - {"same"}:
+                facts[name] = " ".join(f"{cause} {count}" for cause, count in counts.most_common(4))
         if self.failed or self.bad_rows:
             causes = " ".join(f"{cause} {count}" for cause, count in self.causes.most_common(4))
             facts["failed"] = f"{self.failed + self.bad_rows} ({causes or 'earlier'})"
@@ -184,6 +189,8 @@ class Status:
         family("verdicts", "counter", "Judged answers by verdict.", by("verdict", self.verdicts))
         family("losses", "counter", "Judged answers by loss.", by("loss", self.losses))
         family("failures", "counter", "Failed generations by reason.", by("reason", self.causes))
+        family("prompts", "counter", "Prompts against the chat template.", by("cause", self.prompts))
+        family("turns", "counter", "Turns against the turn before.", by("cause", self.turns))
         family("server_up", "gauge", "Whether a server gets work.", self._each(lambda s: s.state == "up"))
         family("server_in_flight", "gauge", "Requests under way there.", self._each(lambda s: s.in_flight))
         family("server_limit", "gauge", "Requests that may be.", self._each(lambda s: s.limit))

@@ -88,6 +88,8 @@ class Store:
         self._segment: Segment | None = None
         self.done: set[str] = set()
         """Items of work that need not be asked again; for the start of a run, not kept up."""
+        self.bad: tuple[Failure, ...] = ()
+        """Rows that were no prompts, told in `failed.jsonl` before the failures."""
         self.captured = sum(shard.rows for shard in self._manifest.values())
         self._recover()
 
@@ -179,6 +181,8 @@ class Store:
         if self._rows:
             self._roll()
             self._open(self._number + 1)
+            # The journal has the failures from the moment on; people and the report read this file.
+            self.write_failed(self.bad)
 
     def _roll(self) -> None:
         import pyarrow as pa

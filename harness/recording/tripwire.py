@@ -36,15 +36,23 @@ class Tripped:
 
 
 class Tripwire:
-    """Watches one start of a run; its cohort is the first `cohort` items that this start asks for."""
+    """Watches one start of a run; its cohort is the first `cohort` items that this start asks for.
 
-    def __init__(self, facts: ServerFacts, fmt: Format, cohort: int) -> None:
+    `max_drift` is the share of prompts that may be other ids than they should be, None: any.
+    """
+
+    def __init__(
+        self, facts: ServerFacts, fmt: Format, cohort: int, *, max_drift: float | None = None
+    ) -> None:
         self._facts = facts
         self._format = fmt
         self._size = cohort
         self._open: set[int] = set(range(cohort))
         self._cohort: list[Outcome] = []
         self._failed: Counter[str] = Counter()
+        self._max_drift = max_drift
+        self._compared = 0
+        self._drifts: Counter[str] = Counter()
         self.tripped: Tripped | None = None
 
     def shrink(self, issued: int) -> None:
@@ -79,6 +87,13 @@ class Tripwire:
             return True
         return capture.mode is Mode.TOOLS and self._facts.tool_parser is None
 
+    def compared(self, number: int, cause: str | None) -> None:
+        """Note that a prompt was compared with what it should be; `cause` says why it is not that."""
+        if number in self._open:
+            self._compared += 1
+            if cause is not None:
+                self._drifts[cause] += 1
+
     def finished(self, number: int, failed: str | None = None) -> None:
         """Say that an item is through, with the reason where it failed."""
         if number not in self._open:
@@ -100,6 +115,10 @@ class Tripwire:
         elif failed > MAX_FAILED * max(self._size, 1):
             causes = ", ".join(f"{name} ({count})" for name, count in self._failed.most_common())
             self._trip(f"{failed} of the first {self._size} requests failed: {causes}", self._cohort)
+        elif self._max_drift is not None and self._drifts.total() > self._max_drift * self._compared:
+            causes = ", ".join(f"{name} ({count})" for name, count in self._drifts.most_common())
+            told = f"{self._drifts.total()} of {self._compared} prompts are not the ids that they should be"
+            self._trip(f"{told}: {causes}", self._cohort)
         self._cohort = []
 
     def _trip(self, cause: str, outcomes: list[Outcome]) -> None:
