@@ -49,8 +49,11 @@ class Thresholds:
 
     min_loss_tokens: int = _value("min_loss_tokens", 0)
     max_length: int = _value("max_length", 0)
+    context_length: int = _value("context_length", 0)
     min_adjacent_loss_tokens: int = _value("min_adjacent_loss_tokens", 0)
     loop_tokens: int = _value("loop_tokens", 8)
+    same_response_prompts: int = _value("same_response_prompts", 0)
+    prompt_shape_rows: int = _value("prompt_shape_rows", 2)
     min_rows: int = _value("min_rows", 0)
     created_after: str = _value("created_after")
     days_ahead: int = _value("days_ahead", 0, 36500)

@@ -46,14 +46,45 @@ def _odd_tails(batch: Batch, fmt: Format, codec: Codec) -> np.ndarray[Any, Any]:
 
 def _missing_texts(batch: Batch, codec: Codec) -> np.ndarray[Any, Any]:
     """Return the rows in whose decoded prompt some message but the last is not found."""
+    made = bytes_of(batch, "prompt_token_ids", codec)
+    if made is None:
+        raise AssertionError("the vocabulary was laid out a moment ago")
+    out = made[1].copy()
+    places = _places(batch, codec)
+    out[places.filter(places["at"].is_null())["row"].to_numpy()] = True
+    return out
+
+
+def out_of_order(batch: Batch, ctx: Context) -> pl.Series:
+    """Return the rows in which some message is not first found behind the one before it."""
+    import numpy as np
+    import polars as pl
+
+    codec, height = ctx.codec, batch.frame.height
+    if codec is None or ctx.format is None or bytes_of(batch, "prompt_token_ids", codec) is None:
+        return pl.repeat(codec is not None, height, eager=True, dtype=pl.Boolean)
+    places = _places(batch, codec).filter(~pl.col("role").is_in(["system", "developer"]))
+    behind = (pl.col("at") + pl.col("size")).shift(1).over("row")
+    odd = places.filter(pl.col("at").is_null() | (pl.col("at") < behind).fill_null(False))
+    out = np.zeros(height, dtype=bool)
+    out[odd["row"].to_numpy()] = True
+    return pl.Series(out)
+
+
+def _places(batch: Batch, codec: Codec) -> pl.DataFrame:
+    """Return where each message but the last is first found in its row's decoded prompt, null: nowhere.
+
+    Columns: `row`, `role`, `at` and `size`, in bytes of the text as tokenizers normalise it.
+    """
     import numpy as np
     import polars as pl
     import pyarrow as pa
 
+    if "places" in batch.made:
+        return batch.made["places"]  # type: ignore[no-any-return]
     made = bytes_of(batch, "prompt_token_ids", codec)
     if made is None:
         raise AssertionError("the vocabulary was laid out a moment ago")
-    decoded, bad = made
     messages = batch.table["messages"].combine_chunks()
     if isinstance(messages, pa.ChunkedArray):
         messages = pa.concat_arrays(messages.chunks)
@@ -61,19 +92,30 @@ def _missing_texts(batch: Batch, codec: Codec) -> np.ndarray[Any, Any]:
     rows = np.repeat(np.arange(len(lengths)), lengths)
     last = np.zeros(len(rows), dtype=bool)
     last[np.cumsum(lengths)[lengths > 0] - 1] = True
-    prompts = pl.Series(pl.from_arrow(decoded)).cast(pl.String, strict=False)
-    said = pl.Series(pl.from_arrow(messages.flatten().field("content"))).filter(~pl.Series(last))
+    parts, kept = messages.flatten(), ~pl.Series(last)
     rows = rows[~last]
-    pairs = pl.DataFrame({"prompt": prompts.gather(rows), "said": said.str.strip_chars(), "row": rows})
-    ascii_only = pl.col("prompt").str.len_bytes() == pl.col("prompt").str.len_chars()
-    found = pl.col("prompt").str.contains(pl.col("said"), literal=True)
-    out = bad.copy()
-    left = pairs.filter(~(found & ascii_only).fill_null(False))
-    if left.height:
-        composed = (
-            pl.col("prompt")
-            .str.normalize("NFC")
-            .str.contains(pl.col("said").str.normalize("NFC"), literal=True)
+    pairs = pl.DataFrame(
+        {
+            "row": rows,
+            "role": pl.Series(pl.from_arrow(parts.field("role"))).filter(kept),
+            "said": pl.Series(pl.from_arrow(parts.field("content"))).filter(kept).str.strip_chars(),
+            "prompt": pl.Series(pl.from_arrow(made[0])).cast(pl.String, strict=False).gather(rows),
+        }
+    )
+    said, prompt = pl.col("said"), pl.col("prompt")
+    at = prompt.str.find(said, literal=True).cast(pl.Int64)
+    ascii_only = prompt.str.len_bytes() == prompt.str.len_chars()
+    size = said.str.len_bytes().cast(pl.Int64)
+    told = pairs.select("row", "role", at=pl.when(ascii_only).then(at), size=size)
+    left = told["at"].is_null()
+    if left.any():
+        composed = pairs.filter(left).select(
+            at=prompt.str.normalize("NFC").str.find(said.str.normalize("NFC"), literal=True).cast(pl.Int64),
+            size=said.str.normalize("NFC").str.len_bytes().cast(pl.Int64),
         )
-        out[left.filter(~composed.fill_null(False))["row"].to_numpy()] = True
-    return out
+        where = left.arg_true()
+        told = told.with_columns(
+            told["at"].scatter(where, composed["at"]), told["size"].scatter(where, composed["size"])
+        )
+    batch.made["places"] = told
+    return told

@@ -12,7 +12,7 @@ from contracts.records import Profile, Severity
 from contracts.rules import RULES
 from contracts.run import AuditResult
 from contracts.shard import Row
-from fixtures.corruptions import OPERATORS, Operator
+from fixtures.corruptions import OPERATORS, SETS, Operator
 from fixtures.corruptions.rows import CLEAN, ODD, codec, rows_of
 
 FAMILIES = sorted(
@@ -65,7 +65,7 @@ def test_each_corruption_is_caught_by_its_rule(tmp_path: Path, operator: Operato
 
 
 def test_every_error_rule_has_a_corruption() -> None:
-    proven = {operator.rule for operator in OPERATORS.values()} | FIRED_BY_FILES
+    proven = {operator.rule for operator in (*OPERATORS.values(), *SETS.values())} | FIRED_BY_FILES
     rated = {"fields-contradicted"}  # an error in `sft` and `test` only, shown below
     only_without_schema = {"null-value", "constants-differ", "row-unreadable"}  # shown in test_audit.py
     of_texts = {spec.id for spec in RULES.values() if spec.strengths == ("text",)}  # in test_imports.py
