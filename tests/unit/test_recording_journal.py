@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from contracts.errors import ShardgateError
+from contracts.held import FolderHeld, FolderLock, LockLost
 from contracts.shard import Row, ShardError, seal
 from harness.recording.journal import JournalDamaged, Segment, frame, read_segment
-from harness.recording.lock import FolderLock, Locked, LockLost
 from harness.recording.rows import Failure, Group, decode, encode, sample_id
 from harness.recording.store import Limits, Store
 from tests.bodies.recording_rows import failure, row
@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_what_was_committed() -> None:
 def test_a_folder_is_one_runs_at_a_time(tmp_path: Path) -> None:
     with FolderLock(tmp_path) as first:
         first.check()
-        with pytest.raises(Locked, match="another run works in this folder"), FolderLock(tmp_path):
+        with pytest.raises(FolderHeld, match="another run works in this folder"), FolderLock(tmp_path):
             pass
     with FolderLock(tmp_path) as second:
         second.check()
@@ -259,7 +259,7 @@ def test_a_folder_is_one_runs_at_a_time(tmp_path: Path) -> None:
 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from harness.recording.lock import FolderLock\n"
+        "import os, sys; from pathlib import Path; from contracts.held import FolderLock\n"
         "FolderLock(Path(sys.argv[1])).__enter__(); os.kill(os.getpid(), 9)\n"
     )
     root = Path(__file__).resolve().parents[2]
@@ -272,7 +272,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
 
 def test_a_holder_elsewhere_lives_while_its_count_moves(tmp_path: Path) -> None:
     with FolderLock(tmp_path, beat=0.05, host="elsewhere") as far:
-        with pytest.raises(Locked), FolderLock(tmp_path, silence=2.0):
+        with pytest.raises(FolderHeld), FolderLock(tmp_path, silence=2.0):
             pass
         far.check()
 

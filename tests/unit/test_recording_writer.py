@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.recording.lock import FolderLock, LockLost
+from contracts.held import FolderLock, LockLost
 from harness.recording.rows import Group
 from harness.recording.status import Status
 from harness.recording.store import Limits, Store
@@ -85,7 +85,7 @@ def test_a_full_disk_stops_the_writer_and_keeps_what_was_written(tmp_path: Path)
     """The limit on a file's size stands for the disk: the system refuses the write in the same way."""
     code = (
         "import asyncio, resource, signal, sys; from pathlib import Path\n"
-        "from harness.recording.lock import FolderLock; from harness.recording.rows import Group\n"
+        "from contracts.held import FolderLock; from harness.recording.rows import Group\n"
         "from harness.recording.status import Status; from harness.recording.store import Store\n"
         "from harness.recording.writer import DiskRefused, Writer\n"
         "from tests.bodies.recording_rows import row\n"
