@@ -7,8 +7,8 @@ standard library, `contracts.errors`.
 however that ends. NFS refuses it for folders, other file systems know none: there, and wherever a run of days
 works, `FolderLock` is taken. It is a file `lock.N` made with O_EXCL, which NFS and Lustre keep; N goes up by
 one whenever a dead holder's lock is taken over. It tells host, boot, process and a count that the holder
-moves every few seconds. A holder on this machine is dead when its process is gone; one on another machine when
-its count stands still for several beats, whatever the two clocks say.
+moves every few seconds. A holder on this machine is dead when its process is gone; one on another machine
+when its count stands still for several beats, whatever the two clocks say.
 """
 
 from __future__ import annotations
