@@ -51,6 +51,7 @@ class Source:
 
 
 _TEXTS = (".jsonl", ".json")
+_TABLES = (".parquet", ".arrow")
 SOURCES: Mapping[str, Source] = {
     "specforge": Source(
         "SpecForge's regeneration output, its _error and _skipped files counted with it",
@@ -59,21 +60,21 @@ SOURCES: Mapping[str, Source] = {
         conversations.rows_of,
     ),
     "speculators": Source(
-        "speculators' regeneration output, or any JSONL of input_ids and loss_mask",
+        "speculators' regeneration output, or any file of input_ids and loss_mask",
         "token",
-        _TEXTS,
+        (*_TEXTS, *_TABLES),
         speculators.rows_of,
     ),
     "torchspec": Source(
         "conversations as TorchSpec, EAGLE and ShareGPT have them: role/content or from/value",
         "text",
-        (*_TEXTS, ".parquet"),
+        (*_TEXTS, *_TABLES),
         conversations.rows_of,
     ),
     "automodel": Source(
         "Automodel's parquet folder (or JSONL) of messages; Model-Optimizer's JSONL too",
         "text",
-        (*_TEXTS, ".parquet"),
+        (*_TEXTS, *_TABLES),
         conversations.rows_of,
     ),
 }

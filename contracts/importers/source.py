@@ -1,7 +1,7 @@
-"""Records of a file, one by one, each with its place: JSON lines, a JSON array, parquet.
+"""Records of a file, one by one, each with its place: JSON lines, a JSON array, parquet, Arrow.
 
 Place in the flow: under the importers. Imports strict_json of `contracts` and this package's base; pyarrow
-inside functions. Memory is bounded by a line, or by a batch of a parquet file; only a JSON array, objects
+inside functions. Memory is bounded by a line, or by a batch of a table; only a JSON array, objects
 that go over several lines, and UTF-16 are read whole.
 """
 
@@ -12,14 +12,17 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contracts.importers.base import ImportFault, Place, Unfit
 from contracts.strict_json import NotJson, loads, values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Record = tuple[Place, "dict[str, Any] | Unfit"]
 
@@ -27,13 +30,12 @@ LARGEST_LINE = 256 << 20
 """Bytes of a line beyond which it is refused instead of held in memory."""
 BATCH_ROWS = 256
 GZIP = b"\x1f\x8b"
+ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
 OTHERS = {
     b"PK\x03\x04": "a zip archive",
     b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it",
     b"BZh": "compressed with bzip2: unpack it",
     b"\xfd7zXZ": "compressed with xz: unpack it",
-    b"ARROW1": "an Arrow file: write it with `Dataset.to_parquet`",
-    b"\xff\xff\xff\xff": "an Arrow stream: write it with `Dataset.to_parquet`",
     b"version ": "a pointer of Git LFS: fetch the file itself",
 }
 """First bytes of files that are read as nothing here, and what they are."""
@@ -48,7 +50,7 @@ def expand(paths: list[Path], suffixes: tuple[str, ...]) -> list[Path]:
         ImportFault: a folder holds none.
     """
     out: list[Path] = []
-    told = (*suffixes, *(f"{suffix}.gz" for suffix in suffixes if suffix != ".parquet"))
+    told = (*suffixes, *(f"{suffix}.gz" for suffix in suffixes if suffix in (".json", ".jsonl")))
     for path in paths:
         if not path.is_dir():
             out.append(path)
@@ -92,9 +94,11 @@ def _read(path: Path) -> Iterator[tuple[int, dict[str, Any] | Unfit]]:
         first = handle.read(8)
     other = next((what for magic, what in OTHERS.items() if first.startswith(magic)), None)
     if other is not None:
-        yield 1, Unfit(f"the file is {other}; give JSON lines, a JSON array or parquet")
+        yield 1, Unfit(f"the file is {other}; give JSON lines, a JSON array, parquet or Arrow")
     elif path.suffix == ".parquet" or first.startswith(b"PAR1"):
-        yield from _parquet(path)
+        yield from _table(path, _parquet)
+    elif path.suffix == ".arrow" or first.startswith(ARROW):
+        yield from _table(path, _arrow)
     else:
         number = 0
         try:
@@ -209,19 +213,42 @@ def _told(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any] | Unfit]]:
+def _table(
+    path: Path, batches: Callable[[Path], Iterator[pa.RecordBatch]]
+) -> Iterator[tuple[int, dict[str, Any] | Unfit]]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     number = 0
     try:
-        with pq.ParquetFile(path) as parquet:
-            for batch in parquet.iter_batches(batch_size=BATCH_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, _from_struct(row)
+        for batch in batches(path):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, _from_struct(row)
     except (pa.ArrowException, OSError, ValueError) as error:
-        yield number + 1, Unfit(f"the parquet file can't be read from here on: {_told(error)}")
+        yield number + 1, Unfit(f"the file can't be read from here on: {_told(error)}")
+
+
+def _parquet(path: Path) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as parquet:
+        yield from parquet.iter_batches(batch_size=BATCH_ROWS)
+
+
+def _arrow(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield what `datasets` keeps in a folder (a stream), or an Arrow file."""
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as mapped:
+        try:
+            reader = pa.ipc.open_stream(mapped)
+        except pa.ArrowInvalid:
+            mapped.seek(0)
+            opened = pa.ipc.open_file(mapped)
+            for number in range(opened.num_record_batches):
+                yield opened.get_batch(number)
+            return
+        yield from reader
 
 
 def _from_struct(row: dict[str, Any]) -> dict[str, Any] | Unfit:

@@ -194,7 +194,7 @@ def test_a_file_is_read_whatever_it_is_encoded_in(tmp_path: Path, encode: Any, f
         (b"[]", "empty"),
         (b"PK\x03\x04....", "zip"),
         (b"\x28\xb5\x2f\xfd....", "zstd"),
-        (b"ARROW1\0\0", "Arrow"),
+        (b"ARROW1\0\0", "can't be read"),
         (gzip.compress(b'{"messages": []}' * 50)[:-9], "from here on"),
         (b'\xff\xfe{\0"', "from here on"),
         (b'{"id": "a", "id": "b", "messages": []}', "'id' stands twice"),
@@ -220,6 +220,19 @@ def test_a_folder_named_as_a_file_is_a_folder(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([{"messages": [ASK, SAY]}]), folder / "part-0.parquet")
     _, rows = read(tmp_path, folder)
     assert len(rows) == 1
+
+
+def test_a_data_sets_folder_of_arrow_is_read(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([{"messages": [ASK, SAY]}, {"messages": [ASK, {**SAY, "content": "Hu"}]}])
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    (folder / "state.json").write_text("{}")
+    with pa.ipc.new_stream(folder / "data-00000-of-00002.arrow", table.schema) as writer:
+        writer.write_table(table)
+    with pa.ipc.new_file(folder / "data-00001-of-00002.arrow", table.schema) as writer:
+        writer.write_table(table)
+    result, rows = read(tmp_path, folder)
+    assert (result.records, [row["content"] for row in rows]) == (4, ["Ho", "Hu"] * 2)
 
 
 def test_nulls_that_a_table_made_of_arguments_are_not_taken_for_the_models(tmp_path: Path) -> None:
