@@ -42,7 +42,8 @@ def nothing_left(plan: Plan, earlier: Mapping[str, Any], checked: Checked) -> Su
     `earlier` is its `run.json`.
     """
     named = earlier["settings"].get("format")
-    if not isinstance(named, str):
+    told = earlier.get("summary") if earlier.get("state") != "running" else None
+    if not isinstance(named, str) or (isinstance(told, Mapping) and told.get("left")):
         return None
     store = Store(plan.folder, named, plan.limits)
     try:

@@ -37,7 +37,8 @@ from harness.wire_errors import (
 )
 
 BUSY = frozenset({429, 503})
-PASSING = BUSY | {408, 409, 425, 500, 502, 504}
+GATEWAY = frozenset({502, 504})
+PASSING = BUSY | GATEWAY | {408, 409, 425, 500}
 """Statuses that another try may not get; any other one is the server's last word on this request."""
 
 LONGEST_PAUSE = 60.0
@@ -262,6 +263,9 @@ class Maker:
                 raise _NotCounted("server-away") from error
             raise Failed("connection-cut", error.why or error.what, 0) from error
         except HttpStatusError as error:
+            # A gateway that says so itself stands; the server behind it may not.
+            if error.status in GATEWAY and await fleet.gone(member, generation):
+                raise _NotCounted("server-away") from error
             if error.status in BUSY:
                 fleet.refused(member, sent)
             final = 0 if error.status in PASSING else attempt
