@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from contracts.columns import bytes_of, ids_of
+from contracts.columns import bytes_of, ids_of, vocabulary
 from contracts.formats import Format
 from contracts.framing import PROMPT_TAIL, prompt_tail
 from contracts.records import ThinkingMode
@@ -45,7 +45,7 @@ def tails(batch: Batch, fmt: Format, codec: Codec) -> np.ndarray[Any, Any]:
     out = told[inverse] if len(found) else np.zeros(0, dtype=np.int64)
     left = (out == UNKNOWN) & ~bad
     if left.any() and made is not None:
-        out[left] = _tails_by_text(made[0].filter(pa.array(left)), fmt)
+        out[left] = _tails_by_text(made[0].filter(pa.array(left)), _widths(values, offsets, codec)[left], fmt)
     out[bad] = UNKNOWN
     out[lengths == 0] = EMPTY
     batch.made["tails"] = out
@@ -56,23 +56,43 @@ _SPACE = "".join(chr(n) for n in range(0x3001) if chr(n).isspace())
 """What `str.rstrip` takes away; polars' own idea of white space is smaller."""
 
 
-def _tails_by_text(prompts: pa.Array, fmt: Format) -> np.ndarray[Any, Any]:
+def _widths(
+    values: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any], codec: Codec
+) -> np.ndarray[Any, Any]:
+    """Return how many bytes the last tokens of each prompt are, of as many as `prompt_tail` looks at."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    table = vocabulary(codec)
+    if table is None:
+        raise AssertionError("the vocabulary was laid out a moment ago")
+    sizes = pc.binary_length(table[0]).to_numpy()
+    at = offsets[1:, None] - 1 - np.arange(PROMPT_TAIL)[None, :]
+    within = at >= offsets[:-1, None]
+    ids = np.clip(values[np.where(within, at, 0)], 0, len(sizes) - 1) if len(values) else np.zeros_like(at)
+    widths: np.ndarray[Any, Any] = np.where(within, sizes[ids], 0).sum(axis=1)
+    return widths
+
+
+def _tails_by_text(prompts: pa.Array, widths: np.ndarray[Any, Any], fmt: Format) -> np.ndarray[Any, Any]:
     """Tell by the decoded prompts how they end, where what tells it lies within the last tokens looked at."""
     import polars as pl
 
     whole = pl.col("prompt")
     text = whole.str.strip_chars_end(_SPACE)
-    width = max(len(fmt.opener.encode()), len(fmt.closer.encode()))
+    room = pl.col("width") - (whole.str.len_bytes() - text.str.len_bytes())
+    opens, closes = text.str.ends_with(fmt.opener), text.str.ends_with(fmt.closer)
+    # What the whole prompt does not end with, its last tokens do not end with either.
     told = (
-        pl.when((whole.str.len_bytes() - text.str.len_bytes()) + width > PROMPT_TAIL)
-        .then(UNKNOWN)
-        .when(text.str.ends_with(fmt.opener))
-        .then(THINKING)
-        .when(text.str.ends_with(fmt.closer))
-        .then(INSTANT)
+        pl.when(opens)
+        .then(pl.when(room >= len(fmt.opener.encode())).then(THINKING).otherwise(UNKNOWN))
+        .when(closes)
+        .then(pl.when(room >= len(fmt.closer.encode())).then(INSTANT).otherwise(UNKNOWN))
         .otherwise(NEITHER)
     )
-    frame = pl.DataFrame({"prompt": pl.Series(pl.from_arrow(prompts)).cast(pl.String, strict=False)})
+    frame = pl.DataFrame(
+        {"prompt": pl.Series(pl.from_arrow(prompts)).cast(pl.String, strict=False), "width": widths}
+    )
     return (
         frame.select(pl.when(whole.is_null()).then(UNKNOWN).otherwise(told).cast(pl.Int64))
         .to_series()
