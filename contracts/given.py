@@ -69,16 +69,20 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was given; a rule that needs a part which is None stays unchecked."""
+    """What was given; a rule that needs a part which is None stays unchecked.
+
+    `untemplated` says why there is no template, where somebody looked for one.
+    """
 
     eval_set: EvalSet | None = None
     draft_vocabulary: DraftVocabulary | None = None
     stored_rates: Rates | None = None
     template: Template | None = None
+    untemplated: str = ""
 
     def digests(self) -> dict[str, str]:
         """Return name → SHA-256 (hex) of each part that was given; the contract's fingerprint covers them."""
-        parts = {item.name: getattr(self, item.name) for item in fields(self)}
+        parts = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "untemplated"}
         return {name: part.sha256 for name, part in parts.items() if part is not None}
 
 

@@ -20,6 +20,7 @@ from contracts.given import Given
 from contracts.records import Finding, Profile, Severity
 from contracts.rowwise import one_line, row_hits
 from contracts.rules import BUILT_IN, BULK, RULES, Context, Thresholds
+from contracts.rules.footer import Footer
 from contracts.rules.own import used
 from contracts.rules.registry import Batch, BulkCheck, Encode, SetCheck, Strength, finding
 from contracts.segments import FileDigest, digest_file, digest_shard
@@ -134,7 +135,9 @@ def _scan_file(
         verdicts: list[pl.DataFrame] = []
         names: list[bytes] | None = []
         first = 0
+        footer = Footer(parquet.metadata)
         for table in read_batches(parquet):
+            footer.add(table)
             frame = pl.DataFrame(pl.from_arrow(table))
             if first == 0 and (faults := type_faults(frame, options.strength)):
                 refuse("schema-mismatch", "; ".join(faults[:MAX_FAULTS_SHOWN]))
@@ -154,6 +157,8 @@ def _scan_file(
         stated = (schema.metadata or {}).get(NAMES_KEY.encode())
         if stated is not None and stated.decode() != (None if names is None else names_digest(names)):
             refuse("names-changed", f"the digest that `{NAMES_KEY}` repeats is another one")
+        if false := footer.faults():
+            refuse("statistics-false", "; ".join(false[:MAX_FAULTS_SHOWN]))
         whole = pl.concat(verdicts)
         if first != rows:
             refuse("shard-unreadable", f"the footer tells {rows} rows, {first} were there")

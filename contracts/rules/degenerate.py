@@ -1,7 +1,7 @@
 """Quality rules about a server that no longer answers: one response to many prompts, a passage over and over.
 
 Place in the flow: rules. Imports columns, registry and tape of `contracts`; numpy and polars while a check
-runs. Loops of a few tokens are `repetition-loop`; here it is a longer passage, up to which a response was cut.
+runs. Loops of a few tokens are `repetition-loop`; here it is a longer passage before a cut.
 """
 
 from __future__ import annotations

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import polars as pl
 
 NAMES = ("sample_id", "conversation_id", "source_dataset", "parent_sample_id", "request_id")
-UNCLEAN = r"^\s|\s$|^$|[\x00-\x1f\x7f-\x9f\u2028\u2029]"
-"""Blank, space at an end, or a control character: such names part when they are written and read again."""
+UNCLEAN = r"^\s|\s$|^$|^(?i:none|null|nan|undefined)$|[\x00-\x1f\x7f-\x9f\u2028\u2029]"
+"""Blank, the word for none, space at an end, a control character: such names do not come back as they were."""
 
 
 @bulk(
     RuleSpec(
         "name-unclean",
-        "a name of the row is blank, has white space at an end, or holds control characters",
+        "a name of the row is blank, the word for none, ends in white space, or holds control characters",
         "name rows by plain words; such names do not survive logs, JSON lines and file names",
         column="sample_id",
         kind="quality",

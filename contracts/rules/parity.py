@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from contracts.records import Profile, Severity
 from contracts.rendering import Unrenderable, renderings
-from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, row_check
+from contracts.rules.registry import RULES, Batch, Context, Hit, Row, RuleSpec, row_check, set_check
 from contracts.rules.structural import parse
+from contracts.rules.tape import Hits
 from contracts.tokens import UndecodableToken
 
 if TYPE_CHECKING:
@@ -132,3 +133,58 @@ def _difference(stored: str, made: str) -> str:
     at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(stored), len(made)))
     parts = [repr(text[at : at + SHOWN]) for text in (stored, made)]
     return f"they part at character {at}: stored {parts[0]}, rendered {parts[1]}"
+
+
+@set_check(
+    RuleSpec(
+        "prompts-uncompared",
+        "prompts were not held against the chat template: none is at hand, or another than was recorded",
+        "pass the folder of the model revision that generated the rows, with its chat template",
+        column="chat_template_sha256",
+        scope="set",
+        kind="quality",
+        report="verl#3960, NeMo-Gym#1787, NeMo-RL#2821",
+        strengths=("token",),
+        needs_tokenizer=True,
+    ),
+)
+class Uncompared:
+    """Counts the rows whose prompt no template at hand can be held against; one finding for the set."""
+
+    def __init__(self) -> None:
+        self._rows = self._all = 0
+        self._why = ""
+
+    def add(self, context: Context, first_row: int, frame: pl.DataFrame) -> None:
+        """Look at one frame."""
+        import polars as pl
+
+        from contracts.shard import UNKNOWN
+
+        template, fmt = context.given.template, context.format
+        wanted = template is not None or context.given.untemplated
+        if not wanted or fmt is None or not context.active(RULES["prompts-uncompared"]):
+            return
+        self._all += len(frame)
+        if template is None:
+            self._rows, self._why = self._rows + len(frame), context.given.untemplated
+        elif fmt.name.partition("+")[0] in ENCODED_IN_CODE:
+            self._rows += len(frame)
+            self._why = f"the engine writes the prompts of {fmt.name} in code"
+        else:
+            known = frame["chat_template_sha256"].cast(pl.String).is_in([UNKNOWN, template.sha256])
+            if not known.all():
+                self._rows += int((~known).sum())
+                self._why = f"the template at hand is {template.sha256[:16]}…"
+
+    def merge(self, other: Self) -> None:
+        """Take over what was seen of the shards that come after."""
+        self._rows, self._all = self._rows + other._rows, self._all + other._all
+        self._why = other._why or self._why
+
+    def finish(self) -> Hits:
+        """Return one hit where any prompt was not compared."""
+        if not self._rows:
+            return []
+        told = f"{self._rows} of {self._all} prompts were not compared: {self._why}"
+        return [("prompts-uncompared", "", None, None, told)]

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+CHAT_ENDPOINTS = ("/chat/completions", "/v1/messages", "/v1/responses", "/api/chat", "unknown")
+"""Where servers take messages; data from elsewhere does not tell."""
+
+
 def constant_columns(profile: Profile) -> tuple[str, ...]:
     """Return the columns that must be one value over a set; an `rl` set changes its weights."""
     from contracts.shard import CONSTANT_COLUMNS, RUN_COLUMNS
@@ -134,10 +138,12 @@ def numbers_bad(ctx: Context) -> pl.Expr:
     seen=lambda ctx: {"transport": _text("transport"), "endpoint": _text("endpoint")},
 )
 def endpoint_mismatch(ctx: Context) -> pl.Expr:
-    """Hold where `generate` went to /generate, and `chat` to a chat endpoint."""
-    generate = _text("transport") == "generate"
-    own = _text("endpoint").str.ends_with("/generate")
-    return generate == own
+    """Hold where `generate` went to /generate, and `chat` to a chat endpoint, or where nobody knows."""
+    import polars as pl
+
+    endpoint = _text("endpoint")
+    chat = pl.any_horizontal([endpoint.str.ends_with(name) for name in CHAT_ENDPOINTS])
+    return pl.when(_text("transport") == "generate").then(endpoint.str.ends_with("/generate")).otherwise(chat)
 
 
 @row_check(

@@ -84,7 +84,8 @@ def _roles() -> pl.Expr:
     RuleSpec(
         "role-order",
         "the messages' roles do not follow system? (user assistant (tool+ assistant)*)+",
-        "split or drop the conversation; trainers cut it at the bad place with a warning only",
+        "split or drop the conversation: trainers cut it at the bad place with a warning only; where yours "
+        "reads it whole, `--waive role-order --reason TEXT`",
         column="messages",
         report="SpecForge and TorchSpec cut a conversation at a bad order",
         message="roles in order: {roles} (s system, u user, a assistant, t tool, x other)",
@@ -224,7 +225,12 @@ def _with_media(batch: Batch, ctx: Context) -> pl.Series:
 
     from contracts.columns import ids_of, rows_with
 
-    parts = pl.element().struct.field("content").str.starts_with("[{").fill_null(False)
+    # A tool's result is often a list of objects too: only a part's type makes it media.
+    content = pl.element().struct.field("content")
+    named = content.str.contains(rf'"type"\s*:\s*"(?:{"|".join(_MEDIA)})"') | content.str.contains(
+        r"\u00", literal=True
+    )
+    parts = (content.str.starts_with("[{") & named).fill_null(False)
     found = batch.frame.select(pl.col("messages").list.eval(parts).list.any().fill_null(False)).to_series()
     media = ctx.ids_of(ctx.thresholds.media_tokens)
     if media:
@@ -291,15 +297,17 @@ def _media_kinds(content: str) -> list[str]:
     if not isinstance(value, list):
         return []
     kinds = {str(part.get("type", "")) for part in value if isinstance(part, dict)}
-    media = (
-        "image",
-        "image_url",
-        "input_image",
-        "video",
-        "video_url",
-        "audio",
-        "input_audio",
-        "audio_url",
-        "file",
-    )
-    return sorted(kinds.intersection(media))
+    return sorted(kinds.intersection(_MEDIA))
+
+
+_MEDIA = (
+    "image",
+    "image_url",
+    "input_image",
+    "video",
+    "video_url",
+    "audio",
+    "input_audio",
+    "audio_url",
+    "file",
+)

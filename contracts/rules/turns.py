@@ -1,12 +1,14 @@
 """Data-set rules over conversations: declared turns were generated, parents are there and come before.
 
-Place in the flow: rules. Imports registry and tape; polars and numpy while a check runs.
+Place in the flow: rules. Imports extends, registry and tape; polars and numpy while a check runs.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from contracts.records import Profile, Severity
+from contracts.rules.extends import compared
 from contracts.rules.registry import Context, RuleSpec, set_check
 from contracts.rules.tape import Hits, Tape, find, hashed, read_again
 
@@ -43,6 +45,26 @@ Span = tuple[int, int, int]
         column="parent_sample_id",
         scope="set",
         report="NeMo-Gym#1787",
+    ),
+    RuleSpec(
+        "parent-differs",
+        "the messages of the row named as parent are not the beginning of this row's",
+        "name as parent the row whose prompt and response this prompt extends, or leave it null",
+        column="parent_sample_id",
+        scope="set",
+        report="NeMo-Gym#1787",
+    ),
+    RuleSpec(
+        "prompt-rewritten",
+        "the prompt's ids do not begin with those of the parent's prompt and response",
+        "nothing, where the template takes thinking out of earlier turns or renders calls anew; "
+        "train such turns each by its own row",
+        column="prompt_token_ids",
+        scope="set",
+        kind="quality",
+        report="NeMo-Gym#1787, NeMo-RL#2821, verl#3960, miles#1117",
+        severities=dict.fromkeys((Profile.DRAFT, Profile.SFT, Profile.TEST), Severity.RATE),
+        strengths=("token",),
     ),
 )
 class DeclaredTurns:
@@ -98,16 +120,20 @@ class DeclaredTurns:
         parents = {row: rows.get((over, under)) for row, over, under, _ in self._children}
         digests = self._digests(parents)
         found: list[tuple[str, int, str]] = []
+        pairs: list[tuple[int, int]] = []
         for row, _, _, spans in self._children:
             at = parents[row]
             if at is None:
                 found.append(("parent-missing", row, "no row has the id that is named as parent"))
             elif wrong := self._disorder(row, at):
                 found.append(("turn-order", row, wrong))
+            else:
+                pairs.append((row, at))
             bad = self._undeclared(row, parents, spans, digests)
             if bad is not None:
                 told = f"span ({bad[0]}, {bad[1]}) is no response of the row's ancestors"
                 found.append(("mask-turn", row, told))
+        found += compared(tape, pairs)
         places = tape.named(row for _, row, _ in found)
         return [(rule, *places[row], message) for rule, row, message in found]
 

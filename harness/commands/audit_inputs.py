@@ -17,6 +17,7 @@ from contracts.errors import ShardgateError
 
 if TYPE_CHECKING:
     from contracts.given import Given
+    from contracts.replayed import Replay
     from contracts.thresholds import Thresholds
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -43,6 +44,8 @@ _OPTIONS = (
     click.option("--stats-out", type=_PATH, metavar="FILE", help="Write this set's rates, for --stats-in."),
     click.option("--sign-key", type=_PATH, metavar="PEM",
                  help="Sign the certificate with this private key; needs --certify."),
+    click.option("--replay", type=_PATH, metavar="FILE",
+                 help="What `shardgate replay` wrote of these shards, for the certificate; needs --certify."),
 )  # fmt: skip
 
 
@@ -67,6 +70,7 @@ class Inputs:
     stats_in: Path | None
     stats_out: Path | None
     sign_key: Path | None
+    replay: Path | None
 
     def check(self, certify: Path | None) -> None:
         """Raise `ShardgateError` for what would fail only after the work."""
@@ -80,6 +84,15 @@ class Inputs:
                 why="a certificate says of every row that its text encodes to its ids",
                 remedy="leave out --encode, or audit without --certify",
             )
+        if self.replay is not None:
+            there(self.replay, "record", "give the replay.json that `shardgate replay` wrote")
+            if certify is None:
+                raise ShardgateError(
+                    "there is no certificate for the replay to enter",
+                    where="--replay",
+                    why="the audit itself does not ask the model",
+                    remedy="add --certify DIR, or leave out --replay",
+                )
         if self.sign_key is None:
             return
         if certify is None:
@@ -90,6 +103,12 @@ class Inputs:
                 remedy="add --certify DIR, or sign later: shardgate sign DIR --key PEM",
             )
         there(self.sign_key, "key", "give the PEM file of a private key")
+
+    def load_replay(self) -> Replay | None:
+        """Return the record of a replay, found whole."""
+        from contracts.replayed import read_replay
+
+        return None if self.replay is None else read_replay(self.replay)
 
     def load_rules(self) -> None:
         """Run the files of own rules; waivers may name what they declare."""
@@ -117,8 +136,9 @@ class Inputs:
             from contracts.drafts import load_draft_vocabulary
 
             draft = load_draft_vocabulary(self.draft_vocab)
-        template = None
+        template, untemplated = None, "--no-render-prompts was given"
         if self.render_prompts is not False:
+            untemplated = "the tokenizer's folder has no chat template" if tokenizer is not None else ""
             folder = tokenizer.parent if tokenizer is not None and tokenizer.is_file() else tokenizer
             template = load_template(folder) if folder is not None else None
             if template is None and self.render_prompts:
@@ -135,6 +155,7 @@ class Inputs:
             draft_vocabulary=draft,
             stored_rates=load_rates(self.stats_in) if self.stats_in is not None else None,
             template=template,
+            untemplated="" if template is not None else untemplated,
         )
 
 
