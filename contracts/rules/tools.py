@@ -20,14 +20,9 @@ _RECORD = "record the rows again; calls are stored as the wire's own JSON text"
 
 
 def _with_calls(batch: Batch, ctx: Context) -> pl.Series:
-    import polars as pl
+    from contracts.rules.matched_calls import odd_calls
 
-    message = pl.element().struct.field
-    calling = (message("tool_calls").str.len_bytes() > 0) | (message("role") == "tool")
-    return batch.frame.select(
-        (pl.col("tool_calls").str.len_bytes().fill_null(0) > 0)
-        | pl.col("messages").list.eval(calling.fill_null(False)).list.any().fill_null(False)
-    ).to_series()
+    return odd_calls(batch)
 
 
 @row_check(
@@ -74,7 +69,7 @@ def tool_rules(row: Row, ctx: Context) -> Iterator[Hit]:
     messages = row["messages"] or ()
     if not row["tool_calls"] and not any(m["tool_calls"] or m["role"] == "tool" for m in messages):
         return
-    declared = _declared(row["tools"])
+    known = declared(row["tools"])
     ids: list[str] = []
     open_ids: list[str] = []
     last = len(messages) - 1
@@ -100,13 +95,13 @@ def tool_rules(row: Row, ctx: Context) -> Iterator[Hit]:
                 f"{where}: {message['tool_calls'][:80]!r}",
             )
             continue
-        if calls and declared is None:
+        if calls and known is None:
             yield "tools-missing", None, f"{where} calls {calls[0][1]!r}"
         for call_id, name, arguments in calls:
             if not call_id or call_id in ids:
                 yield "call-ids", None, f"{where}: id {call_id!r} is {'used twice' if call_id else 'missing'}"
             ids.append(call_id)
-            if declared is not None and name not in declared:
+            if known is not None and name not in known:
                 yield "tool-undeclared", None, f"{where} calls {name!r}"
             if not isinstance(_loads(arguments), Mapping):
                 yield "arguments-not-json", None, f"{where}: {name} with {arguments[:60]!r}"
@@ -135,7 +130,8 @@ def read_calls(text: str) -> list[tuple[str, str, str]] | None:
     return out
 
 
-def _declared(tools: str | None) -> set[str] | None:
+def declared(tools: str | None) -> set[str] | None:
+    """Return the names of the functions that a row's tools declare; None where it declares none."""
     value: Any = None if tools is None else parse(tools)
     if not isinstance(value, list) or value is BAD:
         return None
