@@ -280,18 +280,27 @@ def seal(row: Row) -> Row:
     return {**sealed, "content_sha256": content_sha256(sealed)}
 
 
-def shard_metadata(rows: Sequence[Row], *, format_name: str, strength: str = "token") -> dict[str, str]:
-    """Return a shard's own file metadata: schema version, format, strength, and the constants of its rows."""
-    constants = {}
+def shard_metadata(
+    rows: Sequence[Row],
+    *,
+    format_name: str,
+    strength: str = "token",
+    constants: Mapping[str, str | None] | None = None,
+) -> dict[str, str]:
+    """Return a shard's own file metadata: schema version, format, strength, and the constants of its rows.
+
+    `constants` are told by who has seen the rows and holds them no more.
+    """
+    alike = dict(constants or {})
     for name in (*CONSTANT_COLUMNS, *RUN_COLUMNS):
         values = {row[name] for row in rows}
         if len(values) == 1:
-            constants[name] = values.pop()
+            alike[name] = values.pop()
     return {
         f"{METADATA_PREFIX}schema_version": SCHEMA_VERSION,
         f"{METADATA_PREFIX}format": format_name,
         f"{METADATA_PREFIX}strength": strength,
-        f"{METADATA_PREFIX}constants": json.dumps(constants, sort_keys=True),
+        f"{METADATA_PREFIX}constants": json.dumps(alike, sort_keys=True),
         NAMES_KEY: names_sha256(rows),
     }
 

@@ -125,7 +125,7 @@ def _refuse_used(out: Path) -> None:
             where=str(found[0]),
             remedy="name another folder",
         )
-    for left in found:
+    for left in (*found, *(shards.glob(".*.tmp") if shards.is_dir() else ())):
         left.unlink()  # what an interrupted import left
     (out / f".{MANIFEST}.begun").touch()
 

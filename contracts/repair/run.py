@@ -15,18 +15,21 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from contracts.errors import ShardgateError
-from contracts.formats import Format, format_named
+from contracts.formats import Format
 from contracts.held import folder_held
 from contracts.importers.writer import ShardWriter
 from contracts.losses import ASSUMED
-from contracts.records import Finding, Profile, Severity
+from contracts.records import Profile, Severity
 from contracts.repair.assume import assumed
 from contracts.repair.derive import derived, suspect
+from contracts.repair.inputs import Input, Strength, looked_at, row_errors, rows_of, tables_of
 from contracts.repair.restore import UNREADABLE, restored
 from contracts.rules import RULES
 from contracts.shard import METADATA_PREFIX, Row, ShardError, replace_file, table_of
@@ -34,9 +37,7 @@ from contracts.tokens import Codec
 
 Progress = Callable[[str, int, int], None]
 """Called with (file, bad rows looked at, rows mended)."""
-Strength = Literal["token", "text"]
 
-BATCH = 256
 REPAIRS, ACCOUNT = "repairs.jsonl", "repair.json"
 SHOWN = 20
 
@@ -69,18 +70,6 @@ class RepairResult:
     by_proof: Mapping[str, int]
     shards: tuple[str, ...]
     first_left: tuple[Left, ...] = ()
-
-
-@dataclass(slots=True)
-class _File:
-    """One input: its rows' own broken rules, and those of the set or the file that sent a row away."""
-
-    path: Path
-    format: Format
-    quarantine: bool
-    constants: dict[str, str]
-    errors: dict[int, list[str]] = field(default_factory=dict)
-    outside: dict[int, list[str]] = field(default_factory=dict)
 
 
 def repair(
@@ -117,6 +106,8 @@ def repair(
         if used is not None and not (out / BEGUN).exists():
             raise RepairFault("the folder is not empty", where=str(used), remedy="name a new folder")
         (out / BEGUN).touch()
+        for stale in out.rglob(".*.tmp"):
+            stale.unlink()  # what a repair that was killed left
         return _repair(files, out, codec, profile, strength, assume, on_progress)
 
 
@@ -142,15 +133,15 @@ def _repair(
         for path in files:
             names[path.name] += 1
             name = path.name if names[path.name] == 1 else f"{path.stem}.{names[path.name]}.parquet"
-            found = _looked_at(path, codec, profile, strength)
+            found = looked_at(path, codec, profile, strength)
             if isinstance(found, str):
                 counts["files"] += 1
                 shown.append(Left(str(path), None, None, found, ()))
                 continue
-            mended = _mended(found, out, codec, profile, strength, assume, tell, counts["mended"])
-            parts = _sorted_out(found, mended, out, name, strength, log)
+            with _mended(found, out, codec, profile, strength, assume, tell, counts["mended"]) as mended:
+                parts = _sorted_out(found, mended, out, name, strength, log)
             counts.update(parts.counts)
-            proofs.update(proof for _, proof in mended.good.values())
+            proofs.update(mended.proofs.values())
             shown.extend(parts.left[: SHOWN - len(shown)])
             if parts.counts["held"] + parts.counts["mended"]:
                 written.append(f"shards/{name}")
@@ -173,59 +164,28 @@ def _repair(
     return result
 
 
-def _looked_at(path: Path, codec: Codec | None, profile: Profile, strength: Strength) -> _File | str:
-    """Audit one file; return its rows' errors, or why it can't be repaired as a file."""
-    from contracts.run import audit
-
-    found = audit([path], codec=codec, profile=profile, strength=strength)
-    if found.shards[0].refused:
-        told = next(f for f in found.findings if f.row is None and f.severity is Severity.ERROR)
-        return f"{told.rule}: {told.message}"
-    import pyarrow.parquet as pq
-
-    metadata = pq.read_schema(path).metadata or {}
-    fmt = format_named(metadata.get(f"{METADATA_PREFIX}format".encode(), b"").decode("utf-8", "replace"))
-    if fmt is None:
-        return "format-unknown: the file's format is not one that shardgate knows"
-    listing = path.with_name(f"{path.stem}.findings.jsonl")
-    key = f"{METADATA_PREFIX}constants"
-    constants = {key: metadata.get(key.encode(), b"{}").decode("utf-8", "replace")}
-    file = _File(path, fmt, listing.is_file(), constants)
-    for finding in _row_errors(found.findings):
-        where = file.outside if RULES[finding.rule].scope == "set" else file.errors
-        where.setdefault(finding.row or 0, []).append(finding.rule)
-    if file.quarantine:
-        _read_listing(listing, file)
-    return file
-
-
-def _row_errors(findings: Iterable[Finding]) -> Iterator[Finding]:
-    return (f for f in findings if f.row is not None and f.severity is Severity.ERROR)
-
-
-def _read_listing(listing: Path, file: _File) -> None:
-    """Add what the quarantine's own list says of rows by rules over the set or the file."""
-    for line in listing.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            told = json.loads(line)
-            rule, row, severity = told["rule"], told["quarantine_row"], told["severity"]
-        except (ValueError, KeyError, TypeError):
-            continue
-        known = RULES.get(rule)
-        if severity == "error" and isinstance(row, int) and (known is None or known.scope != "row"):
-            file.outside.setdefault(row, []).append(str(rule))
-
-
 @dataclass(slots=True)
 class _Mended:
-    """Rows by number: mended (row, proof), and why others were left."""
+    """Rows by number: what proves the mended ones, and why others were left. The mended rows lie in `trial`,
+    in the order of `places`; of those only the ones in `proofs` count."""
 
-    good: dict[int, tuple[Row, str]] = field(default_factory=dict)
+    trial: Path
+    places: list[int] = field(default_factory=list)
+    proofs: dict[int, str] = field(default_factory=dict)
     left: dict[int, str] = field(default_factory=dict)
+    losses: set[str] = field(default_factory=set)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the mended rows that count, in order."""
+        if self.proofs:
+            for place, row in rows_of(self.trial, None):
+                if self.places[place] in self.proofs:
+                    yield row
 
 
+@contextmanager
 def _mended(
-    file: _File,
+    file: Input,
     out: Path,
     codec: Codec | None,
     profile: Profile,
@@ -233,26 +193,55 @@ def _mended(
     assume: tuple[str, ...],
     tell: Progress | None,
     before: int,
-) -> _Mended:
-    made = _Mended()
-    for number, row in _rows(file.path, set(file.errors)):
-        if number in file.outside:
-            made.left[number] = "a rule over the whole set is broken, which no change of the row mends"
-            continue
-        try:
-            mended, told = _mend(row, file.format, codec, assume)
-        except UNREADABLE as error:
-            mended, told = None, f"the row can't be read: {' '.join(str(error).split())[:120]}"
-        if mended is None or mended == row:
-            made.left[number] = (
-                told if mended is None else "what its ids determine is right; something else is not"
-            )
-        else:
-            made.good[number] = (mended, told)
-        if tell is not None:
-            tell(str(file.path), len(made.good) + len(made.left), before + len(made.good))
-    _check_again(file, made, out, codec, profile, strength)
-    return made
+) -> Iterator[_Mended]:
+    """Mend a file's bad rows into a shard of their own, and leave what breaks an error rule there."""
+    made = _Mended(out / f".{file.path.stem}.trial.tmp")
+    try:
+        with ShardWriter(
+            out,
+            format_name=file.format.name,
+            strength=strength,
+            single=made.trial.name,
+            metadata=file.constants,
+        ) as writer:
+            for number, row in rows_of(file.path, set(file.errors)):
+                mended, told = _tried(number, row, file, codec, strength, assume)
+                if mended is None:
+                    made.left[number] = told
+                else:
+                    writer.take(mended)
+                    made.places.append(number)
+                    made.proofs[number] = told
+                    made.losses.update(mended["losses"])
+                if tell is not None:
+                    done = len(made.proofs)
+                    tell(str(file.path), done + len(made.left), before + done)
+        if made.places:
+            _check_again(made, codec, profile, strength)
+        yield made
+    finally:
+        made.trial.unlink(missing_ok=True)
+
+
+def _tried(
+    number: int, row: Row, file: Input, codec: Codec | None, strength: Strength, assume: tuple[str, ...]
+) -> tuple[Row | None, str]:
+    """Return a mended row and its proof, or None and why it is left."""
+    if number in file.outside:
+        return None, "a rule over the whole set is broken, which no change of the row mends"
+    try:
+        mended, told = _mend(row, file.format, codec, assume)
+    except UNREADABLE as error:
+        return None, f"the row can't be read: {' '.join(str(error).split())[:120]}"
+    if mended is None:
+        return None, told
+    if mended == row:
+        return None, "what its ids determine is right; something else is not"
+    try:
+        table_of([mended], strength)
+    except ShardError as error:
+        return None, f"mended, it does not fit the schema: {error.why[:120]}"
+    return mended, told
 
 
 def _mend(row: Row, fmt: Format, codec: Codec | None, assume: tuple[str, ...]) -> tuple[Row | None, str]:
@@ -275,41 +264,22 @@ def _mend(row: Row, fmt: Format, codec: Codec | None, assume: tuple[str, ...]) -
     return again, f"ids, confirmed by {told}"
 
 
-def _check_again(
-    file: _File, made: _Mended, out: Path, codec: Codec | None, profile: Profile, strength: Strength
-) -> None:
+def _check_again(made: _Mended, codec: Codec | None, profile: Profile, strength: Strength) -> None:
     """Audit the mended rows; what still breaks an error rule of its own is left."""
     from contracts.run import audit
 
-    fitting = {}
-    for number, (row, proof) in made.good.items():
-        try:
-            table_of([row], strength)
-        except ShardError as error:
-            made.left[number] = f"mended, it does not fit the schema: {error.why[:120]}"
-            continue
-        fitting[number] = (row, proof)
-    made.good = fitting
-    if not made.good:
-        return
-    trial = out / f".{file.path.stem}.trial.parquet"
-    places = list(made.good)
-    try:
-        with ShardWriter(
-            out, format_name=file.format.name, strength=strength, single=trial.name, metadata=file.constants
-        ) as writer:
-            for row, _ in made.good.values():
-                writer.take(row)
-        found = audit([trial], codec=codec, profile=profile, strength=strength)
-    finally:
-        trial.unlink(missing_ok=True)
+    found = audit([made.trial], codec=codec, profile=profile, strength=strength)
+    if found.shards[0].refused:
+        told = next(f for f in found.findings if f.row is None and f.severity is Severity.ERROR)
+        made.left.update(dict.fromkeys(made.proofs, f"mended, its file breaks {told.rule}: {told.message}"))
+        made.proofs.clear()
     broken: dict[int, set[str]] = {}
-    for finding in _row_errors(found.findings):
+    for finding in row_errors(found.findings):
         admitted = finding.rule == "mended-on-assumption" or RULES[finding.rule].scope == "set"
         if not admitted:
-            broken.setdefault(places[finding.row or 0], set()).add(finding.rule)
+            broken.setdefault(made.places[finding.row or 0], set()).add(finding.rule)
     for number, rules in broken.items():
-        del made.good[number]
+        made.proofs.pop(number, None)
         made.left[number] = f"derived anew it still breaks {', '.join(sorted(rules))}; generate the row again"
 
 
@@ -319,67 +289,70 @@ class _Parts:
     left: list[Left] = field(default_factory=list)
 
 
-def _sorted_out(file: _File, made: _Mended, out: Path, name: str, strength: Strength, log: Any) -> _Parts:
-    """Write the rows of one file where they belong; a row that held stays as it is."""
+def _sorted_out(file: Input, made: _Mended, out: Path, name: str, strength: Strength, log: Any) -> _Parts:
+    """Write the rows of one file where they belong; a row that held, or is left, stays as it is."""
     parts = _Parts()
     fmt = file.format.name
-    marks = sorted({loss for row, _ in made.good.values() for loss in row["losses"] if loss in ASSUMED})
+    marks = sorted(made.losses & set(ASSUMED)) if made.proofs else []
     metadata = {f"{METADATA_PREFIX}assumed": json.dumps(marks)} if marks else {}
     kept = ShardWriter(out / "shards", format_name=fmt, strength=strength, single=name, metadata=metadata)
     away = ShardWriter(out / "left", format_name=fmt, strength=strength, single=name)
+    mended = made.rows()
+
+    def kind(number: int) -> str:
+        if number in made.proofs:
+            return "mended"
+        return "left" if number in made.left or number in file.outside or file.quarantine else "held"
 
     def fill(listing: Any) -> None:
-        for number, row in _rows(file.path, None):
-            rules = tuple(dict.fromkeys((*file.errors.get(number, ()), *file.outside.get(number, ()))))
-            if number in made.good:
-                mended, proof = made.good[number]
-                kept.take(mended)
-                parts.counts["mended"] += 1
-                changed = [key for key in row if row[key] != mended[key]]
-                told = {
-                    "shard": str(file.path),
-                    "row": number,
-                    "sample_id": row["sample_id"],
-                    "proof": proof,
-                    "columns": changed,
-                    "rules": rules,
-                }
-                _line(log, told)
-            elif number in made.left or number in file.outside or file.quarantine:
-                away.take(row)
-                parts.counts["left"] += 1
-                outside = ", ".join(sorted(set(file.outside.get(number, ()))))
-                reason = made.left.get(number) or (
-                    f"the set or the file is at fault, not the row: {outside}"
-                    if outside
-                    else "the row breaks no rule under this profile: audit it again with its set"
-                )
-                one = Left(str(file.path), number, row["sample_id"], reason, rules)
-                _line(listing, asdict(one))
-                if len(parts.left) < SHOWN:
-                    parts.left.append(one)
-            else:
-                kept.take(row)
-                parts.counts["held"] += 1
+        for first, table in tables_of(file.path, strength):
+            for word, run in groupby(range(first, first + table.num_rows), key=kind):
+                numbers = list(run)
+                rows = table.slice(numbers[0] - first, len(numbers))
+                parts.counts[word] += len(numbers)
+                if word == "held":
+                    kept.take_table(rows)
+                elif word == "left":
+                    away.take_table(rows)
+                    for number, sample in zip(numbers, rows["sample_id"].to_pylist(), strict=True):
+                        one = _left(file, made, number, sample)
+                        _line(listing, asdict(one))
+                        if len(parts.left) < SHOWN:
+                            parts.left.append(one)
+                else:
+                    for number, row in zip(numbers, rows.to_pylist(), strict=True):
+                        kept.take(again := next(mended))
+                        _line(log, _changed(file, made, number, row, again))
 
     with kept, away:
         replace_file(out / "left" / f"{Path(name).stem}.left.jsonl", fill)
     return parts
 
 
+def _rules(file: Input, number: int) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*file.errors.get(number, ()), *file.outside.get(number, ()))))
+
+
+def _changed(file: Input, made: _Mended, number: int, row: Row, again: Row) -> dict[str, Any]:
+    return {
+        "shard": str(file.path),
+        "row": number,
+        "sample_id": row["sample_id"],
+        "proof": made.proofs[number],
+        "columns": [key for key in row if row[key] != again[key]],
+        "rules": _rules(file, number),
+    }
+
+
+def _left(file: Input, made: _Mended, number: int, sample_id: str | None) -> Left:
+    outside = ", ".join(sorted(set(file.outside.get(number, ()))))
+    reason = made.left.get(number) or (
+        f"the set or the file is at fault, not the row: {outside}"
+        if outside
+        else "the row breaks no rule under this profile: audit it again with its set"
+    )
+    return Left(str(file.path), number, sample_id, reason, _rules(file, number))
+
+
 def _line(handle: Any, value: Mapping[str, Any]) -> None:
     handle.write(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-
-
-def _rows(path: Path, wanted: set[int] | None) -> Iterator[tuple[int, Row]]:
-    """Yield (number, row) of a shard, all or the wanted ones, a batch at a time."""
-    import pyarrow.parquet as pq
-
-    number = 0
-    with pq.ParquetFile(path) as parquet:
-        for batch in parquet.iter_batches(batch_size=BATCH):
-            if wanted is None or any(number + offset in wanted for offset in range(batch.num_rows)):
-                for offset, row in enumerate(batch.to_pylist()):
-                    if wanted is None or number + offset in wanted:
-                        yield number + offset, row
-            number += batch.num_rows
