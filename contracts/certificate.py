@@ -186,6 +186,18 @@ def faults(whole: Any) -> list[str]:
     return [f"{error.json_path}: {error.message[:200]}" for error in errors]
 
 
+def replay_faults(summary: Any) -> list[str]:
+    """Return where a replay's summary breaks the schema that the predicate has for it."""
+    from jsonschema import Draft202012Validator
+
+    whole = json_schema()
+    part = {"$defs": whole["$defs"], "$ref": "#/$defs/replay"}
+    return [
+        f"{error.json_path}: {error.message[:200]}"
+        for error in Draft202012Validator(part).iter_errors(summary)
+    ]
+
+
 def locate(path: Path | str) -> Path:
     """Return the certificate's file for a run folder or the file itself."""
     path = Path(path)

@@ -47,6 +47,7 @@ from contracts.shard import METADATA_PREFIX, NAMES_KEY, replace_file
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from contracts.replayed import Replay
     from contracts.run import AuditResult
 
 SOURCE_KEY = f"{METADATA_PREFIX}rows_of"
@@ -71,6 +72,7 @@ def certify(
     *,
     blocked: bool,
     checked_by: str | None,
+    replay: Replay | None = None,
 ) -> AuditResult:
     """Write what the audit decided into `folder`; returns the result with the certificate's path.
 
@@ -82,7 +84,7 @@ def certify(
         # Nothing is written, so no folder is made either, not even to hold it.
         return replace(result, note=_why_not(result, blocked))
     with folder_held(folder):
-        return _certify(folder, result, scans, findings, blocked=blocked, checked_by=checked_by)
+        return _certify(folder, result, scans, findings, blocked, checked_by, replay)
 
 
 def _certify(
@@ -90,9 +92,9 @@ def _certify(
     result: AuditResult,
     scans: Sequence[Scan],
     findings: Sequence[Finding],
-    *,
     blocked: bool,
     checked_by: str | None,
+    replay: Replay | None,
 ) -> AuditResult:
     names = _names(scans)
     reason = _why_not(result, blocked)
@@ -100,9 +102,10 @@ def _certify(
     if reason and existing.exists():
         raise _other_certificate(existing, "these shards can't be certified as they are now")
     if existing.exists():
-        return _same_or_refuse(folder, result, scans)
+        return _same_or_refuse(folder, result, _predicate(folder, result, scans, [], replay))
     if not reason:
         _refuse_strangers(folder, scans)
+        _predicate(folder, result, scans, [], replay)  # refuses a replay of other shards before it writes
     _clear_leftovers(folder)
     written = [
         _write_shard(folder, scan, names[scan.name], findings, nothing=bool(reason), blocked=blocked)
@@ -111,7 +114,8 @@ def _certify(
     if reason:
         return replace(result, note=reason)
     shards = [shard for part in written for shard in part.shards]
-    predicate = _predicate(folder, result, scans, [entry for part in written for entry in part.quarantine])
+    quarantine = [entry for part in written for entry in part.quarantine]
+    predicate = _predicate(folder, result, scans, quarantine, replay)
     for source, part in zip(predicate["sources"], written, strict=True):
         source["accounted"] = part.accounted
     predicate["checkedAt"] = datetime.now(UTC).isoformat(timespec="seconds")
@@ -193,18 +197,28 @@ def _other_certificate(path: Path, why: str) -> CertifyError:
     )
 
 
-def _same_or_refuse(folder: Path, result: AuditResult, scans: Sequence[Scan]) -> AuditResult:
+def _same_or_refuse(folder: Path, result: AuditResult, wanted: dict[str, Any]) -> AuditResult:
     """Accept a certificate of the same sources under the same contract; refuse any other."""
     from contracts.loader import verify
 
     existing = read_certificate(folder)
     old = existing.predicate
-    wanted = _predicate(folder, result, scans, [])
-    for key in ("contract", "counts", "sources", "verdicts", "claims", "losses", "waivers", "provenance"):
-        before = old[key]
+    keys = (
+        "contract",
+        "counts",
+        "sources",
+        "verdicts",
+        "replay",
+        "claims",
+        "losses",
+        "waivers",
+        "provenance",
+    )
+    for key in keys:
+        before = old.get(key)
         if key == "sources":
-            before = [{name: entry[name] for name in entry if name != "accounted"} for entry in before]
-        if before != wanted[key]:
+            before = [{name: entry[name] for name in entry if name != "accounted"} for entry in old[key]]
+        if before != wanted.get(key):
             raise _other_certificate(existing.path, f"its `{key}` is not that of the shards given now")
     checked = verify(folder)
     if not checked.ok:
@@ -338,7 +352,11 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _predicate(
-    folder: Path, result: AuditResult, scans: Sequence[Scan], quarantine: list[dict[str, Any]]
+    folder: Path,
+    result: AuditResult,
+    scans: Sequence[Scan],
+    quarantine: list[dict[str, Any]],
+    replay: Replay | None,
 ) -> dict[str, Any]:
     """Return all of the predicate but the shards, the date, the person and the seal."""
     sources = [
@@ -363,7 +381,7 @@ def _predicate(
         if path.suffix.lower() in SHARD_SUFFIXES and path.resolve() not in audited
     } - named
     warned = Counter(f.rule for f in result.findings if f.severity is Severity.WARNING)
-    return {
+    predicate = {
         "version": package_version(),
         "statement": _CLAIM[result.strength] + (_SCRIPTED if result.profile == "test" else ""),
         "contract": {
@@ -387,3 +405,6 @@ def _predicate(
         ],
         "provenance": {name: list(values) for name, values in result.provenance.items()},
     }
+    if replay is not None:
+        replay.enter(predicate)
+    return predicate

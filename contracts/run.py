@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contracts.errors import ShardgateError
 from contracts.formats import FORMATS
@@ -27,6 +27,9 @@ from contracts.scan import Scan, ScanOptions
 from contracts.shard import SCHEMA_VERSION, arrow_schema
 from contracts.stats import Stats
 from contracts.tokens import Codec
+
+if TYPE_CHECKING:
+    from contracts.replayed import Replay
 
 Progress = Callable[[str, int], None]
 """Called with (shard, rows read since the last call)."""
@@ -104,6 +107,7 @@ def audit(
     processes: int | None = None,
     encode: Encode = "all",
     fast: bool = True,
+    replay: Replay | None = None,
 ) -> AuditResult:
     """Check shards against the contract.
 
@@ -118,11 +122,13 @@ def audit(
         processes: how many, one shard each; all cores by default where there is enough to check.
         encode: of which rows the text is encoded again: "all", a "sample", "none"; only "all" certifies.
         fast: False has every rule look at every row by itself; the findings are the same.
+        replay: what the model said of these shards (`contracts.replayed`), for the certificate.
 
     Raises:
         AuditError: no path was given, or a waiver names no rule, a file rule, or lacks a reason.
         WorkerError: a process that checked a shard was killed.
         CertifyError: the folder to certify into holds another certificate or shards that were not audited.
+        ReplayRefused: the replay was made over other shards, or denies these.
     """
     profile, thresholds, given = Profile(profile), thresholds or Thresholds(), given or Given()
     check_severities(thresholds)
@@ -168,7 +174,9 @@ def audit(
         return result
     from contracts.certify import certify as write_certificate
 
-    return write_certificate(Path(certify), result, scans, findings, blocked=blocked, checked_by=checked_by)
+    return write_certificate(
+        Path(certify), result, scans, findings, blocked=blocked, checked_by=checked_by, replay=replay
+    )
 
 
 def expand(paths: Iterable[Path | str]) -> list[Path]:

@@ -89,7 +89,7 @@ def audit(
     _check_reports(reports)
     inputs.check(certify)
     inputs.load_rules()
-    thresholds = inputs.load_thresholds()
+    thresholds, replayed = inputs.load_thresholds(), inputs.load_replay()
     from contracts.run import audit as audit_shards
 
     start = time.monotonic()
@@ -109,6 +109,7 @@ def audit(
             processes=inputs.processes,
             encode=inputs.encode,  # type: ignore[arg-type]
             on_progress=AuditProgress(progress, shards),
+            replay=replayed,
         )
         _write_rates(result, inputs.stats_out, progress)
         if inputs.sign_key is not None and result.certificate is not None:
