@@ -10,7 +10,17 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from contracts.records import Json, Mode
-from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, off_for_test, row_check
+from contracts.rules.registry import (
+    Batch,
+    Context,
+    Hit,
+    Row,
+    RuleSpec,
+    bulk,
+    column,
+    off_for_test,
+    row_check,
+)
 from contracts.rules.requests import Request, request_of, rows_asking
 from contracts.rules.tools import read_calls
 
@@ -91,3 +101,21 @@ def _named(choice: Json) -> str | None:
     function = choice.get("function") if isinstance(choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) else None
+
+
+@bulk(
+    RuleSpec(
+        "finish-calls",
+        "the finish reason says that there are calls, and there are none",
+        "look in the server's log for a call that broke; take finish reason and fields from one response",
+        column="finish_reason",
+        kind="quality",
+        report="sglang#21377, sglang#25362",
+        message="finish reason {finish}, calls {calls}",
+    ),
+    seen=lambda ctx: {"finish": column("finish_reason"), "calls": column("tool_calls")},
+)
+def finish_calls(ctx: Context) -> pl.Expr:
+    """Hold where a finish reason of `tool_calls` comes with calls; `/generate` says `stop` for both."""
+    called = ~column("tool_calls").fill_null("").is_in(["", "[]", "null"])
+    return (column("finish_reason") != "tool_calls") | called

@@ -100,7 +100,8 @@ def _past_stops(batch: Batch, ctx: Context) -> pl.Series:
         [pl.col(n).fill_null("") for n in ("response_text_raw", "reasoning_content", "content")],
         separator="\x00",
     )
-    by_text = batch.frame["matched_stop"].str.starts_with('"').fill_null(False).to_numpy()
+    # Anything but a number is taken as a text.
+    by_text = ~batch.frame["matched_stop"].str.contains(r"^\s*\d+\s*$").fill_null(True).to_numpy()
     for kind in np.unique(codes[stopping]):
         here = codes == kind
         if stops := texts_of(requests[kind].get("stop")):
@@ -133,7 +134,7 @@ def _hold(batch: Batch, ids: list[int]) -> np.ndarray[Any, Any]:
     ),
     RuleSpec(
         "stop-absent",
-        "the stop string that is said to have ended the response is not in it",
+        "the stop string that is said to have ended the response is not in it, or none of the request's",
         "take `matched_stop` and ids from the same response",
         column="matched_stop",
         strengths=("token",),
@@ -171,7 +172,15 @@ def stops_kept(row: Row, ctx: Context) -> Iterator[Hit]:
         if at is not None and at < len(ids) - 1:
             yield "stop-passed", None, f"{stop!r} is whole at token {at} of {len(ids)}"
     matched = decode_matched_stop(row["matched_stop"])
-    if isinstance(matched, str) and matched in stops and matched.encode() not in b"".join(pieces):
+    if not isinstance(matched, str) or request.get("stop_regex"):
+        return
+    if matched not in stops:
+        yield (
+            "stop-absent",
+            None,
+            f"{matched!r} is none of the request's: {', '.join(map(repr, stops))[:160]}",
+        )
+    elif matched.encode() not in b"".join(pieces):
         yield "stop-absent", None, f"{matched!r} is nowhere in the response"
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAMES = ("sample_id", "conversation_id", "source_dataset", "parent_sample_id", "request_id")
 UNCLEAN = r"^\s|\s$|^$|^(?i:none|null|nan|undefined)$|[\x00-\x1f\x7f-\x9f\u2028\u2029]"
-"""Blank, the word for none, space at an end, a control character: such names do not come back as they were."""
+"""Blank, the word for none, space at an end, a control character: such names do not come back as written."""
 
 
 @bulk(

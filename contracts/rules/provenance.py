@@ -143,7 +143,10 @@ def endpoint_mismatch(ctx: Context) -> pl.Expr:
 
     endpoint = _text("endpoint")
     chat = pl.any_horizontal([endpoint.str.ends_with(name) for name in CHAT_ENDPOINTS])
-    return pl.when(_text("transport") == "generate").then(endpoint.str.ends_with("/generate")).otherwise(chat)
+    asked = (
+        pl.when(_text("transport") == "generate").then(endpoint.str.ends_with("/generate")).otherwise(chat)
+    )
+    return asked & ~endpoint.str.contains(r"\s")
 
 
 @row_check(
