@@ -273,6 +273,7 @@ class Fleet:
         serving = member.serving
         # What is under way there would wait for its deadline, request by request.
         await serving.cut()
+        tries = 0
         while self._lost is None:
             left = self._none_since + self._patience - time.monotonic() if self.away else LONGEST_LOOK
             if self.away and not serving.booted_here and member is self._first_looked_for():
@@ -302,7 +303,8 @@ class Fleet:
             if (hopeless := self._hopeless()) is not None:
                 await self._give_up(hopeless)
                 return
-            await asyncio.sleep(LOOK_AGAIN)
+            tries += 1
+            await asyncio.sleep(LOOK_AGAIN * min(tries, 5))
 
     def _first_looked_for(self) -> Member | None:
         return next((one for one in self.members if one.state is State.AWAY), None)

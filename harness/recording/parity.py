@@ -48,6 +48,7 @@ CAUSES: Mapping[str, str] = {
     "thinking-switch": "the prompt is that of the other thinking mode",
     "system-prompt-added": "a system prompt is there that the request does not have",
     "system-prompt-missing": "the system prompt that the template writes by itself is not there",
+    "other-system-prompt": "the system prompt is another one than the template writes by itself",
     "white-space-at-end": "white space at the end differs, behind the generation prompt",
     "generation-prompt": "the generation prompt at the end differs",
     "other-tokens": "the same text in other tokens",
@@ -185,11 +186,12 @@ class Parity:
             return "generation-prompt"
         tail = _parting(ours[head:][::-1], theirs[head:][::-1])
         first = next((str(message.get("content") or "") for message in prompt.messages), "")
-        early = head <= max(ours.find(first), 0) and prompt.messages[0].get("role") != "system"
-        if early and head + tail >= len(ours) and len(theirs) > len(ours):
-            return "system-prompt-added"
-        if early and head + tail >= len(theirs):
-            return "system-prompt-missing"
+        # What differs ends before the first message begins.
+        before = len(ours) - tail <= ours.find(first)
+        if before and prompt.messages[0].get("role") != "system":
+            if head + tail >= len(ours):
+                return "system-prompt-added"
+            return "system-prompt-missing" if head + tail >= len(theirs) else "other-system-prompt"
         last = str(prompt.messages[-1].get("content") or "")
         if last and head >= ours.rfind(last) + len(last.rstrip()):
             return "generation-prompt"

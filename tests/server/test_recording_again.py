@@ -136,7 +136,9 @@ def test_three_turns_with_tools_have_the_real_calls_and_the_sources_results(
     assert len(turns) == 2 - same and {one["sample_id"] for one in turns} <= {
         one["sample_id"] for one in rows
     }
-    print(summary["prompts"], summary["turns"], told)
+    # The template writes arguments with spaces of its own; SGLang tells the tools its own way, over chat.
+    assert summary["turns"] == {"arguments-rewritten": 2}
+    assert summary["prompts"] == ({} if transport == "generate" else {"other-tools-form": 3})
 
 
 def test_over_chat_every_prompt_is_held_against_the_template(url: str, tmp_path: Path) -> None:
@@ -145,13 +147,12 @@ def test_over_chat_every_prompt_is_held_against_the_template(url: str, tmp_path:
     folder = tmp_path / "run"
     options = ("--base-url", url, "--transport", "chat")
     summary = finished(prompts, folder, *options, NO_TRIP)
-    print(summary["prompts"])
-    assert summary["prompts"]["same"] >= 6 and sum(summary["prompts"].values()) == 7
+    assert summary["prompts"] == {"same": 6, "other-tools-form": 1}
     # A server behind something that puts a system prompt in front: named, and no run of a night.
     with Proxy(url, request=add_system) as gateway:
         options = ("--base-url", gateway.base_url, "--transport", "chat", "--max-drift", "0.1")
         tripped = finished(prompts, tmp_path / "other", *options, code=1)
-    assert tripped["state"] == "tripped" and "system-prompt-added" in tripped["cause"]
+    assert tripped["state"] == "tripped" and "other-system-prompt (7)" in tripped["cause"]
     lines = (tmp_path / "other" / "parity.jsonl").read_text("utf-8").splitlines()
     assert any("Be brief" in json.loads(line)["found"] for line in lines)
 

@@ -98,14 +98,18 @@ def test_a_prompt_that_is_not_the_templates_has_its_cause(cause: str) -> None:
     assert found.found == codec().decode_bytes(theirs[found.position : found.position + 8]).decode()
 
 
-def test_a_templates_own_system_prompt_that_is_not_there() -> None:
+@pytest.mark.parametrize(
+    ("there", "cause"),
+    [("", "system-prompt-missing"), ("<|im_system|>system: Be brief.<|im_end|>", "other-system-prompt")],
+)
+def test_a_templates_own_system_prompt_that_is_not_there(there: str, cause: str) -> None:
     said = "{% for m in messages %}{{ m.content }}{% endfor %}"
     own = Template("{% if messages[0].role != 'system' %}<|im_system|>system: Hi<|im_end|>{% endif %}" + said)
-    bare = Template(said)
+    bare = Template(there + said)
     found = drift(
         ASKED, rendered(ASKED, template=own), rendered(ASKED, template=bare), Parity(codec(), FORMAT, own)
     )
-    assert found is not None and found.cause == "system-prompt-missing"
+    assert found is not None and found.cause == cause
 
 
 def test_bos_twice_and_bos_missing() -> None:
