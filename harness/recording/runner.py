@@ -102,15 +102,12 @@ class _Run:
                     return summary
             fleet = self._fleet()
             try:
-                there = await fleet.begin()
-            except ServerError:
-                if (
-                    earlier is not None
-                    and (summary := await self._nothing_left(earlier, checked)) is not None
-                ):
-                    return summary
-                raise
-            try:
+                try:
+                    there = await fleet.begin()
+                except ServerError:
+                    if earlier is not None and (summary := await self._nothing_left(earlier, checked)):
+                        return summary
+                    raise
                 return await self._with_servers(fleet, there, lock, checked, earlier)
             finally:
                 await asyncio.shield(asyncio.ensure_future(fleet.close()))
