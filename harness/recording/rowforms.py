@@ -1,7 +1,7 @@
 """The forms in which data sets keep a prompt: OpenAI messages, one text, ShareGPT turns, the rest of a row.
 
-Place in the flow: under `harness.recording.prompts`. Imports `harness.modes`, and conversation of `contracts`,
-which the import reads the same forms with.
+Place in the flow: under `harness.recording.prompts`. Imports `harness.modes`, and conversation of
+`contracts`, which the import reads the same forms with.
 """
 
 from __future__ import annotations
