@@ -155,7 +155,12 @@ class _Recording:
         overall = {arm: ratio for arm, found in singles.items() if (ratio := ratio_of(found)) is not None}
         equal, failed = all(cell.equal for cell in cells), sum(one.failed for c in cells for one in c.clients)
         answer = [
-            share_words(arm, ratio, f"over {len(cells)} loads", unequal=not equal or failed > 0)
+            share_words(
+                arm,
+                ratio,
+                f"over {len(cells)} load{'s' if len(cells) > 1 else ''}",
+                unequal=not equal or failed > 0,
+            )
             for arm, ratio in overall.items()
         ]
         answer += [
@@ -277,8 +282,7 @@ def _client(arm: str, runs: Mapping[str, Sequence[Run]], concurrency: int, *, un
 
 def share_words(arm: str, ratio: Ratio, load: str, *, unequal: bool) -> str:
     """Return in words what share of a client's throughput recording reaches, and whether that is enough."""
-    spread = "" if ratio.half is None else f" ± {100 * ratio.half:.1f} %"
-    share = f"capture reaches {100 * ratio.value:.1f} %{spread} of {arm}'s throughput"
+    share = f"capture reaches {100 * ratio.value:.1f} %{ratio.spread} of {arm}'s throughput"
     where = f"({load}{', ' + UNEQUAL if unequal else ''})"
     target = f"the target of {100 * TARGET:.0f} %"
     if ratio.low is None or ratio.high is None:

@@ -184,20 +184,19 @@ def cost_words(arm: str, ratio: Ratio | None, load: str, *, unequal: bool) -> st
     cost = 100 * (1 - ratio.value)
     if ratio.low is None or ratio.high is None or ratio.half is None:
         return f"{arm} mode costs {cost:.1f} % of throughput, measured once: no spread{where}"
-    spread = f"{cost:.1f} % ± {100 * ratio.half:.1f} % of throughput"
+    spread = f"{cost:.1f} %{ratio.spread} of throughput"
     if ratio.holds_one:
         most = 100 * (1 - ratio.low)
         return f"{arm} mode costs {spread}: no measurable cost, and none above {most:.1f} %{where}"
     if cost < 0:
-        return f"{arm} mode gains {-cost:.1f} % ± {100 * ratio.half:.1f} % of throughput{where}"
+        return f"{arm} mode gains {-cost:.1f} %{ratio.spread} of throughput{where}"
     return f"{arm} mode costs {spread}{where}"
 
 
 def front_words(arm: str, ratio: Ratio) -> str:
     """Return in words what an arm costs the server's HTTP process."""
     change = 100 * (ratio.value - 1)
-    spread = "" if ratio.half is None else f" ± {100 * ratio.half:.1f} %"
-    told = f"{abs(change):.1f} %{spread} {'more' if change >= 0 else 'less'} processor time a token"
+    told = f"{abs(change):.1f} %{ratio.spread} {'more' if change >= 0 else 'less'} processor time a token"
     none = ": no measurable difference" if ratio.half is not None and ratio.holds_one else ""
     return f"in {arm} mode the server's HTTP process, where the parsers run, takes {told}{none}"
 

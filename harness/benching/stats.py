@@ -65,6 +65,14 @@ class Ratio:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
     @property
+    def spread(self) -> str:
+        """Return the half width in per cent, in words with a space before; empty where there is none."""
+        if self.half is None:
+            return ""
+        # So few repeats, or so unlike ones, that a number would only look like one.
+        return " ± more than 100 %" if self.half > 1 else f" ± {100 * self.half:.1f} %"
+
+    @property
     def holds_one(self) -> bool:
         """Return whether no difference was shown: the interval holds 1, or there is none."""
         return self.low is None or self.high is None or self.low <= 1.0 <= self.high
