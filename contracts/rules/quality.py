@@ -72,10 +72,16 @@ def looping(ids: pl.Series, loop_tokens: int) -> pl.Series:
     found = np.zeros(len(ids), dtype=bool)
     if len(flat) < size:
         return pl.Series(ids.name, found)
+    if flat.dtype != np.int32:  # nulls among the ids: each is another number, equal to none
+        flat = np.unique(flat, return_inverse=True, equal_nan=False)[1].astype(np.int32)
+    flat = np.ascontiguousarray(flat)
     blocks = np.lib.stride_tricks.sliding_window_view(flat, size)[::stride]
-    at, period = np.nonzero(blocks[:, :1] == blocks[:, 1 : size - NEEDED + 1])
+    periods = size - NEEDED
+    # Two tokens at a time, as one number: few places are left to look at one by one.
+    pairs = np.ndarray((len(blocks), periods + 1), np.int64, flat, strides=(4 * stride, 4))
+    at, period = np.divmod(np.flatnonzero(pairs[:, :1] == pairs[:, 1:]), periods)
     period += 1
-    for place in range(1, size - 1):
+    for place in range(2, size - 1):
         inside = np.minimum(place + period, size - 1)
         keep = (place + period >= size) | (blocks[at, place] == blocks[at, inside])
         at, period = at[keep], period[keep]
