@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import combinations, islice, product
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
 from typing import Any
 
 from contracts.digests import CONTENT_COLUMNS, content_sha256, ids_bytes, prompt_sha256
@@ -24,10 +24,7 @@ from contracts.rules.fidelity import judge_row
 from contracts.shard import Row, dump, encode_matched_stop
 from contracts.tokens import Codec
 
-Group = tuple[str, ...]
-"""Columns that are tried together."""
-
-TRIES = 20_000
+TRIES = 40_000
 """Digests per row, at the most."""
 
 UNREADABLE = (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
@@ -38,42 +35,91 @@ def restored(row: Row, fmt: Format, codec: Codec) -> Row | None:
     """Return the row that has the stored content digest; None where none was found."""
     stored = row["content_sha256"]
     prompt = prompt_sha256(row)
-    options = {group: list(_distinct(values)) for group, values in _options(row, fmt, codec).items()}
     head = hashlib.sha256(prompt)
     head.update(ids_bytes(row["response_token_ids"]))
     frame = _Frame(head, row)
-    for base in _bases(row, options):
+    options = [_Options(frame, values) for values in _options(row, fmt, codec)]
+    for base in _bases(options):
         for changes in _deviations(options):
-            chosen = {**base, **{column: value for change in changes for column, value in change.items()}}
+            chosen = dict(base)
+            for change in changes:
+                chosen.update(change)
             if frame.digest(chosen) == stored:
-                found = {**row, **chosen, "prompt_sha256": prompt}
+                found = {**row, **frame.values(chosen), "prompt_sha256": prompt}
                 return found if content_sha256(found) == stored else None
             if frame.tries > TRIES:
                 return None
     return None
 
 
+Coded = Mapping[int, bytes]
+"""Values of columns as the digest has them: the column's place among `CONTENT_COLUMNS`, its JSON."""
+
+LARGE = 1 + max(CONTENT_COLUMNS.index(name) for name in ("messages", "response_text_raw", "tool_calls"))
+"""The columns before this place hold the texts; what is hashed of them is kept from try to try."""
+
+
 class _Frame:
-    """The digest of a row with some columns exchanged; the text of each value is made once."""
+    """The digest of a row with some columns exchanged."""
 
     def __init__(self, head: Any, row: Row) -> None:
-        self._head, self._row = head, row
-        self._texts: dict[tuple[str, int], tuple[Any, bytes]] = {}
+        self._head = head
+        self._told: dict[tuple[int, bytes], Any] = {}
+        self._own = [self._code(at, row[name]) for at, name in enumerate(CONTENT_COLUMNS)]
+        self._hashed: dict[tuple[bytes, ...], Any] = {}
         self.tries = 0
 
-    def digest(self, chosen: Mapping[str, Any]) -> bytes:
+    def _code(self, at: int, value: Any) -> bytes:
+        made = _logprobs(value) if CONTENT_COLUMNS[at] == "output_logprobs" else value
+        text = json_bytes(made)
+        # One object for each value, so that looking it up compares no long texts.
+        known = self._told.setdefault((at, text), (text, value))
+        return bytes(known[0])
+
+    def coded(self, values: Mapping[str, Any]) -> Coded:
+        """Return columns as the digest has them."""
+        places = ((CONTENT_COLUMNS.index(name), value) for name, value in values.items())
+        return {at: self._code(at, value) for at, value in places}
+
+    def values(self, chosen: Coded) -> dict[str, Any]:
+        """Return the columns that were coded."""
+        return {CONTENT_COLUMNS[at]: self._told[at, text][1] for at, text in chosen.items()}
+
+    def digest(self, chosen: Coded) -> bytes:
+        """Return the row's digest with these columns in the others' places."""
         self.tries += 1
-        parts = [self._text(name, chosen.get(name, self._row[name])) for name in CONTENT_COLUMNS]
-        digest = self._head.copy()
-        digest.update(b"[" + b",".join(parts) + b"]")
+        parts = self._own.copy()
+        for at, text in chosen.items():
+            parts[at] = text
+        texts = tuple(parts[:LARGE])
+        begun = self._hashed.get(texts)
+        if begun is None:
+            begun = self._head.copy()
+            begun.update(b"[" + b",".join(texts))
+            self._hashed[texts] = begun
+        digest = begun.copy()
+        digest.update(b"," + b",".join(parts[LARGE:]) + b"]")
         return bytes(digest.digest())
 
-    def _text(self, name: str, value: Any) -> bytes:
-        known = self._texts.get((name, id(value)))
-        if known is None:
-            made = _logprobs(value) if name == "output_logprobs" else value
-            known = self._texts[name, id(value)] = (value, json_bytes(made))
-        return known[1]
+
+class _Options:
+    """What a group of columns may have been, coded, the likeliest first; made when they are asked for."""
+
+    def __init__(self, frame: _Frame, values: Iterator[Mapping[str, Any]]) -> None:
+        self._frame, self._values = frame, values
+        self._made: list[Coded] = []
+
+    def first(self) -> Coded:
+        """Return the likeliest, nothing where there is none."""
+        return next(iter(self), {})
+
+    def __iter__(self) -> Iterator[Coded]:
+        yield from self._made
+        for value in self._values:
+            coded = self._frame.coded(value)
+            if coded not in self._made:
+                self._made.append(coded)
+                yield coded
 
 
 def _logprobs(values: Any) -> Any:
@@ -84,33 +130,27 @@ def _logprobs(values: Any) -> Any:
     return array.array("f", values).tobytes().hex()
 
 
-def _bases(row: Row, options: Mapping[Group, list[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
+def _bases(options: Sequence[_Options]) -> Iterator[Coded]:
     """Yield what to deviate from: the row as it is, and the row with all that can be derived derived."""
     yield {}
-    derived: dict[str, Any] = {}
-    for values in options.values():
-        if values:
-            derived.update(values[0])
+    derived: dict[int, bytes] = {}
+    for group in options:
+        derived.update(group.first())
     yield derived
 
 
-def _deviations(options: Mapping[Group, list[Mapping[str, Any]]]) -> Iterator[tuple[Mapping[str, Any], ...]]:
+def _deviations(options: Sequence[_Options]) -> Iterator[tuple[Coded, ...]]:
     yield ()
     for count in (1, 2, 3):
-        for groups in combinations(options.values(), count):
+        for groups in combinations(options, count):
             yield from product(*groups)
 
 
-def _distinct(values: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    seen: list[Mapping[str, Any]] = []
-    for value in values:
-        if value not in seen:
-            seen.append(value)
-            yield value
+def _options(row: Row, fmt: Format, codec: Codec) -> list[Iterator[dict[str, Any]]]:
+    """Return what each group of columns may have been, the likeliest first, what it is now included.
 
-
-def _options(row: Row, fmt: Format, codec: Codec) -> dict[Group, list[dict[str, Any]]]:
-    """Return what each group of columns may have been, the likeliest first, what it is now included."""
+    The judge's columns come last: what they may have been takes a judgement each to find out.
+    """
     ids, prompt = row["response_token_ids"], row["prompt_token_ids"]
     last = encode_matched_stop(ids[-1])
     ended = _ends(row, fmt, codec)
@@ -131,30 +171,26 @@ def _options(row: Row, fmt: Format, codec: Codec) -> dict[Group, list[dict[str, 
         [{}, {fmt.template_switch: False}, {fmt.template_switch: True}] if fmt.template_switch else [{}]
     )
     endpoints = [("chat", "/v1/chat/completions"), ("generate", "/generate")]
-    return {
-        ("messages", "reasoning_content", "content", "tool_calls"): list(_fields(row, fmt, codec)),
-        ("claims", "verdict", "losses"): list(_judged(row, fmt, codec)),
-        ("prompt_tokens", "completion_tokens"): [
-            {"prompt_tokens": p, "completion_tokens": c}
-            for p in (len(prompt), row["prompt_tokens"])
-            for c in (len(ids), row["completion_tokens"])
-        ],
-        ("finish_reason", "matched_stop"): [{"finish_reason": f, "matched_stop": m} for f, m in alike],
-        ("response_text_raw", "text_source"): [
-            {"response_text_raw": value, "text_source": source} for value, source in (*named, *text)
-        ],
-        ("loss_mask",): [{"loss_mask": mask} for mask in (row["loss_mask"], None, boundary)],
-        ("reasoning_tokens",): [{"reasoning_tokens": value} for value in counted],
-        ("output_logprobs",): [{"output_logprobs": v} for v in (row["output_logprobs"], None)],
-        ("constraint",): [{"constraint": value} for value in (row["constraint"], None)],
-        ("transport", "endpoint"): [
-            {"transport": t, "endpoint": e} for t, e in ((row["transport"], row["endpoint"]), *endpoints)
-        ],
-        ("thinking_mode",): [{"thinking_mode": v} for v in (row["thinking_mode"], *map(str, ThinkingMode))],
-        ("template_kwargs",): [
-            {"template_kwargs": v} for v in (row["template_kwargs"], *map(dump, switches))
-        ],
-    }
+    return [
+        _fields(row, fmt, codec),
+        iter(
+            [
+                {"prompt_tokens": p, "completion_tokens": c}
+                for p in (len(prompt), row["prompt_tokens"])
+                for c in (len(ids), row["completion_tokens"])
+            ]
+        ),
+        ({"finish_reason": f, "matched_stop": m} for f, m in alike),
+        ({"response_text_raw": value, "text_source": source} for value, source in (*named, *text)),
+        ({"loss_mask": mask} for mask in (row["loss_mask"], None, boundary)),
+        ({"reasoning_tokens": value} for value in counted),
+        ({"output_logprobs": value} for value in (row["output_logprobs"], None)),
+        ({"constraint": value} for value in (row["constraint"], None)),
+        ({"transport": t, "endpoint": e} for t, e in ((row["transport"], row["endpoint"]), *endpoints)),
+        ({"thinking_mode": v} for v in (row["thinking_mode"], *map(str, ThinkingMode))),
+        ({"template_kwargs": v} for v in (row["template_kwargs"], *map(dump, switches))),
+        _judged(row, fmt, codec),
+    ]
 
 
 def _ends(row: Row, fmt: Format, codec: Codec) -> list[tuple[str, str | None]]:
@@ -204,9 +240,13 @@ def _judged(row: Row, fmt: Format, codec: Codec) -> Iterator[dict[str, Any]]:
     decoded = _decoded(row["response_token_ids"], codec)
     own = (row["finish_reason"], row["matched_stop"])
     ends = dict.fromkeys((*_ends(row, fmt, codec), own))
-    likeliest = islice(
-        _distinct({k: v for k, v in f.items() if k != "messages"} for f in _fields(row, fmt, codec)), 6
-    )
+    likeliest: list[dict[str, Any]] = []
+    for fields in _fields(row, fmt, codec):
+        told = {name: value for name, value in fields.items() if name != "messages"}
+        if told not in likeliest:
+            likeliest.append(told)
+        if len(likeliest) == 6:
+            break
     for one, (finish, matched) in product(likeliest, ends):
         for source in dict.fromkeys((row["text_source"], "derived", "served")):
             candidate = {
