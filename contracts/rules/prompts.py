@@ -63,12 +63,51 @@ def out_of_order(batch: Batch, ctx: Context) -> pl.Series:
     codec, height = ctx.codec, batch.frame.height
     if codec is None or ctx.format is None or bytes_of(batch, "prompt_token_ids", codec) is None:
         return pl.repeat(codec is not None, height, eager=True, dtype=pl.Boolean)
-    places = _places(batch, codec).filter(~pl.col("role").is_in(["system", "developer"]))
+    # An empty message (a turn of calls alone) stands anywhere.
+    places = _places(batch, codec).filter(
+        ~pl.col("role").is_in(["system", "developer"]) & (pl.col("size") != 0)
+    )
     behind = (pl.col("at") + pl.col("size")).shift(1).over("row")
-    odd = places.filter(pl.col("at").is_null() | (pl.col("at") < behind).fill_null(False))
+    lost = places["at"].is_null()
+    odd = places.filter(lost | (pl.col("at") < behind).fill_null(False))["row"].unique()
     out = np.zeros(height, dtype=bool)
-    out[odd["row"].to_numpy()] = True
+    out[places["row"].filter(lost).to_numpy()] = True
+    # What stands there before as well is looked for once more, behind the message before it.
+    again = odd.filter(~pl.Series(out).gather(odd)).sort()
+    for first in range(0, len(again), _AT_ONCE):
+        some = again.slice(first, _AT_ONCE)
+        out[some.filter(~_one_behind_another(batch, codec, some)).to_numpy()] = True
     return pl.Series(out)
+
+
+_AT_ONCE = 256
+"""Rows whose prompts are cut to pieces at a time: each message costs a copy of what is left of them."""
+
+
+def _one_behind_another(batch: Batch, codec: Codec, rows: pl.Series) -> pl.Series:
+    """Return which rows hold their messages but the last one behind another, system messages left out."""
+    import polars as pl
+
+    made = bytes_of(batch, "prompt_token_ids", codec)
+    if made is None:
+        raise AssertionError("the vocabulary was laid out a moment ago")
+    prompts = pl.Series(pl.from_arrow(made[0])).gather(rows).cast(pl.String, strict=False)
+    field, there = (
+        pl.element().struct.field,
+        ~pl.element().struct.field("role").is_in(["system", "developer"]),
+    )
+    before = pl.col("messages").list.head(pl.col("messages").list.len() - 1)
+    said = before.list.eval(field("content").filter(there.fill_null(True)).str.strip_chars())
+    frame = batch.frame[rows].select(said=said).with_columns(rest=prompts.str.normalize("NFC"))
+    for index in range(frame.select(pl.col("said").list.len().max()).item() or 0):
+        text = pl.col("said").list.get(index, null_on_oob=True).str.normalize("NFC").fill_null("")
+        found = pl.when(text == "").then(pl.col("rest")).otherwise(_behind(pl.col("rest"), text))
+        frame = frame.with_columns(rest=found)
+    return frame["rest"].is_not_null()
+
+
+def _behind(text: pl.Expr, said: pl.Expr) -> pl.Expr:
+    return text.str.splitn(said, 2).struct.field("field_1")
 
 
 def _places(batch: Batch, codec: Codec) -> pl.DataFrame:
