@@ -54,6 +54,7 @@ class Thresholds:
     loop_tokens: int = _value("loop_tokens", 8)
     same_response_prompts: int = _value("same_response_prompts", 0)
     prompt_shape_rows: int = _value("prompt_shape_rows", 2)
+    clean_splits: int = _value("clean_splits", 0)
     min_rows: int = _value("min_rows", 0)
     created_after: str = _value("created_after")
     days_ahead: int = _value("days_ahead", 0, 36500)

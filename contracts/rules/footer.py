@@ -81,7 +81,8 @@ class Footer:
             if inner:
                 values = pc.list_flatten(values)
             elif pa.types.is_dictionary(values.type):
-                values = values.cast(pa.string())
+                one.seen_nulls += values.null_count
+                values = values.unique().cast(pa.string()).drop_null()
             if not inner:
                 one.seen_nulls += values.null_count
             found = pc.min_max(values)

@@ -171,13 +171,16 @@ def _around(frame: pl.DataFrame, context: Context) -> list[int | None]:
         & pl.col("name").is_null()
         & (text == text.str.strip_chars())
         & ~(text.str.contains_any(list(fmt.markers)) if fmt.markers else pl.lit(False))
-        & ((text.str.len_bytes() == text.str.len_chars()) | (text == text.str.normalize("NFC")))
     )
-    told = (
-        before.select("row", size=text.str.len_bytes().cast(pl.Int64), plain=plain)
-        .group_by("row")
-        .agg(pl.col("size").sum(), pl.col("plain").all())
-    )
+    told = before.select("row", text, size=text.str.len_bytes().cast(pl.Int64), plain=plain)
+    changing = told["content"].str.len_chars() != told["size"]
+    if changing.any():
+        texts = told.filter(changing)["content"]
+        kept = told["plain"].scatter(
+            changing.arg_true(), told.filter(changing)["plain"] & (texts == texts.str.normalize("NFC"))
+        )
+        told = told.with_columns(kept)
+    told = told.drop("content").group_by("row").agg(pl.col("size").sum(), pl.col("plain").all())
     size = np.zeros(len(frame), dtype=np.int64)
     compared = np.zeros(len(frame), dtype=bool)
     size[told["row"].to_numpy()] = told["size"].to_numpy()
