@@ -89,3 +89,46 @@ def replay(*words: object, code: int = 0, timeout: float = 400) -> dict[str, Any
     assert done.returncode == code, done.stdout[-3000:] + done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
+
+
+def captured(url: str, folder: Path, count: int, logprobs: bool = True, **sampling: Any) -> list[Row]:
+    """Have a server generate; returns the rows, as they would stand in a shard."""
+    import asyncio
+
+    from contracts.formats import format_named
+    from contracts.records import Mode, Prompt, Transport
+    from contracts.shard import row_from_capture
+    from contracts.tokens import load_codec
+    from harness.capture import judge_capture
+    from harness.client import CaptureRequest, Client
+    from harness.server.attach import server_facts
+
+    codec, facts, fmt = load_codec(folder), server_facts(url), format_named("kimi_k2")
+    assert fmt is not None
+
+    async def all_of_them() -> list[Row]:
+        made = []
+        async with Client(url, facts=facts) as client:
+            for number in range(count):
+                prompt = Prompt(
+                    name=f"p{number}",
+                    messages=({"role": "user", "content": f"Question {number}: why {7 * number}?"},),
+                    sampling={"max_tokens": 24, **sampling},
+                )
+                ids = await client.render(prompt)
+                made.append(
+                    CaptureRequest(prompt, Mode.RAW, Transport.GENERATE, False, ids, logprobs=logprobs)
+                )
+            answers = await client.capture_many(made)
+        rows = []
+        for number, one in enumerate(answers):
+            assert not isinstance(one, Exception), one
+            judged = judge_capture(one, codec=codec, fmt=fmt)
+            rows.append(
+                row_from_capture(
+                    one, judged, sample_id=f"r{number}", source_dataset="s", source_row_index=number
+                )
+            )
+        return rows
+
+    return asyncio.run(all_of_them())
