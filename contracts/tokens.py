@@ -105,6 +105,11 @@ class FastCodec:
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         """Return each token's own bytes, in order."""
         cache = self._cache
+        try:
+            # All seen before, as soon as some rows are: then no step of Python for each.
+            return list(map(cache.__getitem__, ids))
+        except KeyError:
+            pass
         out = []
         for index, token_id in enumerate(ids):
             found = cache.get(token_id)

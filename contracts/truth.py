@@ -7,9 +7,10 @@ marker is listed apart (`spelled`), since a parser takes it for one and the mode
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from contracts.calls import Mark, ReadCall
 from contracts.formats import Format
@@ -69,12 +70,23 @@ class Truth:
     def runs(self) -> tuple[tuple[SegmentKind, int], ...]:
         """Return run lengths over the tokens: (segment, token count), a token belonging to its first byte."""
         out: list[tuple[SegmentKind, int]] = []
-        for index in range(len(self.offsets) - 1):
-            kind = self.kind_at(self.offsets[index])
-            if out and out[-1][0] is kind:
-                out[-1] = (kind, out[-1][1] + 1)
-            else:
-                out.append((kind, 1))
+
+        def more(kind: SegmentKind, count: int) -> None:
+            if count and out and out[-1][0] is kind:
+                out[-1] = (kind, out[-1][1] + count)
+            elif count:
+                out.append((kind, count))
+
+        starts = self.offsets[:-1]
+        at = 0
+        for kind, begin, end in self.segments:
+            if begin != (starts[at] if at < len(starts) else begin):
+                break  # a segment that begins inside a token, or a gap: token by token from here on
+            upto = bisect_left(starts, end, at)
+            more(kind, upto - at)
+            at = upto
+        for start in starts[at:]:
+            more(self.kind_at(start), 1)
         return tuple(out)
 
 
@@ -99,9 +111,7 @@ def _lay_out(ids: Sequence[int], codec: Codec) -> Truth:
                 parts.append(b"" if error.foreign else UNSEEN)
                 if error.foreign:
                     undecodable.append((index, token_id))
-    offsets = [0]
-    for part in parts:
-        offsets.append(offsets[-1] + len(part))
+    offsets = [0, *accumulate(map(len, parts))]
     return Truth(raw=b"".join(parts), offsets=offsets, undecodable=undecodable)
 
 
@@ -114,10 +124,8 @@ def _find_marks(truth: Truth, ids: Sequence[int], codec: Codec, fmt: Format) -> 
             by_id[token] = marker
         elif marker in fmt.markers:
             by_text.append(marker)
-    for index, token_id in enumerate(ids):
-        marker_text = by_id.get(token_id)
-        if marker_text is None:
-            continue
+    for index in [index for index, token_id in enumerate(ids) if token_id in by_id]:
+        marker_text = by_id[ids[index]]
         mark = Mark(marker_text, truth.offsets[index], truth.offsets[index + 1], index)
         (truth.ends if marker_text in fmt.end_tokens else truth.marks).append(mark)
     taken = {mark.start for mark in (*truth.marks, *truth.ends)}
