@@ -1,6 +1,6 @@
 """Several servers in one run: replicas share the work, and each goes and comes back without a row lost.
 
-Boots servers of its own, two at a time, since it kills them.
+Needs the fixture `tiny_server`, and boots a second one beside it, which it kills.
 """
 
 from __future__ import annotations
@@ -44,11 +44,10 @@ def serving(
         yield server
 
 
-@pytest.fixture(scope="module")
-def stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangServer]:
+@pytest.fixture
+def stays(tiny_server: SGLangServer) -> SGLangServer:
     """The replica that lives through the module."""
-    with serving(free_port("127.0.0.1"), tmp_path_factory.mktemp("stays") / "server.log") as server:
-        yield server
+    return tiny_server
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
