@@ -1,7 +1,7 @@
 """How a run ends: what there is becomes shards, failures are written, and the summary says how it stands.
 
 Place in the flow: after the runner's work, and in place of it where nothing is left. Imports plan, settings,
-status, store and tripwire of this package. Everything here blocks.
+standing, status, store and tripwire of this package, and the run's report. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 from harness.recording.plan import NO_PROMPT, Plan, Summary, bad_failure
 from harness.recording.prompts import Checked
 from harness.recording.settings import finish
+from harness.recording.standing import note_start
 from harness.recording.status import Status
-from harness.recording.store import Store
+from harness.recording.store import Store, disk_told
 from harness.recording.tripwire import Tripped
+from harness.report.run_html import write_run_report
 
 
 def now() -> str:
@@ -67,11 +69,14 @@ def ended(
     signal: int = 0,
 ) -> Summary:
     """Make shards of all there is, and write how the run stands."""
-    # All of it to shards: a run that was stopped can be audited as it stands.
-    store.roll()
-    store.write_failed(map(bad_failure, checked.bad))
-    summary = _summary(plan, state, store, status, tripped, signal)
-    finish(plan.folder, state, {**asdict(summary), "ended": now()})
+    with disk_told(plan.folder):
+        # All of it to shards: a run that was stopped can be audited as it stands.
+        store.roll()
+        store.write_failed(map(bad_failure, checked.bad))
+        summary = _summary(plan, state, store, status, tripped, signal)
+        finish(plan.folder, state, {**asdict(summary), "ended": now()})
+        note_start(plan.folder, now())
+    write_run_report(plan.folder)
     return summary
 
 

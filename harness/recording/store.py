@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,8 +57,26 @@ class Limits:
     bytes: int = 256 << 20
 
 
+class DiskRefused(ShardgateError):
+    """The run's folder can't be written any more."""
+
+
+@contextmanager
+def disk_told(folder: Path) -> Iterator[None]:
+    """Tell what the disk says in the block as `DiskRefused`."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskRefused(
+            what="the run's folder can't be written",
+            where=str(error.filename or folder),
+            why=error.strerror or str(error),
+            remedy="make room, then give the same command to go on from here",
+        ) from error
+
+
 class Store:
-    """An open run folder. One at a time, see `harness.recording.lock`."""
+    """An open run folder. One at a time, see `contracts.held`."""
 
     def __init__(self, folder: Path, format_name: str, limits: Limits | None = None) -> None:
         """Open or recover the folder.
@@ -145,6 +164,11 @@ class Store:
     def failed(self) -> tuple[Failure, ...]:
         """Return the failures that no later start made good."""
         return tuple(self._failed.values())
+
+    @property
+    def failures(self) -> int:
+        """Return how many there are of them."""
+        return len(self._failed)
 
     def forget_failures(self) -> int:
         """Let failures be asked again; returns how many. One that is not asked stays recorded.

@@ -1,6 +1,6 @@
 """The group commit: what is finished goes to the disk many at a time, a few times a second.
 
-Place in the flow: between the runner and the store. Imports `contracts.errors`, and rows, status and store of
+Place in the flow: between the runner and the store. Imports `contracts.held`, and rows, status and store of
 this package.
 """
 
@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from contracts.errors import ShardgateError
+from contracts.held import FolderLock
 from contracts.shard import Row, ShardError
-from harness.recording.lock import FolderLock
 from harness.recording.rows import Failure, Group, item_of
 from harness.recording.status import Status
-from harness.recording.store import Store
+from harness.recording.store import Store, disk_told
 
 EVERY = 0.1
 """Seconds that a finished capture waits for others at most before it is written."""
@@ -25,10 +24,6 @@ MANY = 256
 """Groups that are written without waiting."""
 TOO_MANY = 4096
 """Groups not written yet beyond which nothing more is asked for: the disk is slower than the server."""
-
-
-class DiskRefused(ShardgateError):
-    """The run's folder can't be written any more."""
 
 
 class Writer:
@@ -84,21 +79,14 @@ class Writer:
                 return
 
     def _commit(self, groups: list[Group]) -> list[Group]:
-        self._lock.check()
-        try:
+        with disk_told(self._store.folder):
+            self._lock.check()
             try:
                 self._store.commit(groups)
                 return groups
             except ShardError:
                 # One of them fits no shard: alone, the others do.
                 return [self._commit_one(group) for group in groups]
-        except OSError as error:
-            raise DiskRefused(
-                what="the run's folder can't be written",
-                where=str(error.filename or self._store.folder),
-                why=error.strerror or str(error),
-                remedy="make room, then give the same command to go on from here",
-            ) from error
 
     def _commit_one(self, group: Group) -> Group:
         try:
@@ -114,10 +102,9 @@ class Writer:
         tokens = sum(len(row["response_token_ids"] or ()) for row in group.rows)
         self._status.count(len(group.rows), len(group.failed), tokens)
         self._status.captured = self._store.captured
-        failed = self._store.failed
-        if len(failed) != self._status.failed:
-            self._status.failed = len(failed)
-            self._status.causes = Counter(one.reason for one in failed)
+        if self._store.failures != self._status.failed:
+            self._status.failed = self._store.failures
+            self._status.causes = Counter(one.reason for one in self._store.failed)
 
 
 def _unfit(row: Row, why: str) -> Failure:

@@ -191,12 +191,18 @@ def _more_counts(summary: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, 
     for title, counts in summary.items():
         if title in _SHOWN_ELSEWHERE or not isinstance(counts, Mapping) or not counts:
             continue
-        if all(isinstance(value, int | float | str) for value in counts.values()):
-            lines = [
-                (safe(str(name), 80), safe(masked_urls(str(value)), 80)) for name, value in counts.items()
-            ]
+        told = {name: _in_words(value) for name, value in counts.items()}
+        if all(told.values()):
+            lines = [(safe(str(name), 80), safe(masked_urls(words), 160)) for name, words in told.items()]
             found.append((safe(str(title).replace("_", " "), 60), lines))
     return found
+
+
+def _in_words(value: Any) -> str:
+    """Return a count, or what is told of one server, in words; "" for what is neither."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return str(value) if isinstance(value, int | float | str) else ""
 
 
 def _settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:

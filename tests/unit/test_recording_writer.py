@@ -86,8 +86,9 @@ def test_a_full_disk_stops_the_writer_and_keeps_what_was_written(tmp_path: Path)
     code = (
         "import asyncio, resource, signal, sys; from pathlib import Path\n"
         "from contracts.held import FolderLock; from harness.recording.rows import Group\n"
-        "from harness.recording.status import Status; from harness.recording.store import Store\n"
-        "from harness.recording.writer import DiskRefused, Writer\n"
+        "from harness.recording.status import Status\n"
+        "from harness.recording.store import DiskRefused, Store\n"
+        "from harness.recording.writer import Writer\n"
         "from tests.bodies.recording_rows import row\n"
         "folder = Path(sys.argv[1]); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "async def go():\n"
