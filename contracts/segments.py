@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 CHUNK = 1 << 22
+HELD = 256 << 20
+"""Files of up to so many bytes lie in memory while they are checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +83,68 @@ def digest_shard(path: Path) -> FileDigest:
         OSError: the file can't be read.
         pyarrow.ArrowException: it is no parquet file.
     """
+    with path.open("rb") as handle:
+        return _digested(handle, os.fstat(handle.fileno()).st_size)
+
+
+def _digested(handle: Any, size: int, known: str | None = None) -> FileDigest:
+    """Digest an open parquet file by row group, and whole where that digest is not known."""
     import pyarrow.parquet as pq
 
-    with path.open("rb") as handle:
-        size = os.fstat(handle.fileno()).st_size
-        with pq.ParquetFile(handle) as parquet:
-            cuts = _cuts(parquet.metadata, size)
-        handle.seek(0)
-        whole = hashlib.sha256()
-        segments = []
-        for start, end, rows in cuts:
-            part, left = hashlib.sha256(), end - start
-            while left and (block := handle.read(min(CHUNK, left))):
-                part.update(block)
+    with pq.ParquetFile(handle) as parquet:
+        cuts = _cuts(parquet.metadata, size)
+    handle.seek(0)
+    whole = hashlib.sha256()
+    segments = []
+    for start, end, rows in cuts:
+        part, left = hashlib.sha256(), end - start
+        while left and (block := handle.read(min(CHUNK, left))):
+            part.update(block)
+            if known is None:
                 whole.update(block)
-                left -= len(block)
-            segments.append(Segment(start, end - start, part.hexdigest(), rows))
-    return FileDigest(size, whole.hexdigest(), tuple(segments))
+            left -= len(block)
+        segments.append(Segment(start, end - start, part.hexdigest(), rows))
+    return FileDigest(size, known or whole.hexdigest(), tuple(segments))
+
+
+class CheckedFile:
+    """A file while it is checked: the bytes that are digested are those that are read.
+
+    A file of up to `HELD` bytes is read once, into memory; a bigger one is digested before it is read and
+    after. `whole` is its digest as one segment.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state = _state(path)
+        self._held = path.read_bytes() if path.stat().st_size <= HELD else None
+        if self._held is None:
+            self.whole = digest_file(path)
+        else:
+            size, sha256 = len(self._held), hashlib.sha256(self._held).hexdigest()
+            self.whole = FileDigest(size, sha256, (Segment(0, size, sha256),))
+
+    def open(self) -> Any:
+        """Return the bytes as a file to read from."""
+        return self._path.open("rb") if self._held is None else io.BytesIO(self._held)
+
+    def digest(self) -> FileDigest | None:
+        """Digest it by row group (see `digest_shard`); None where the file was changed meanwhile."""
+        if self._held is None:
+            after = digest_shard(self._path)
+            return after if after.sha256 == self.whole.sha256 else None
+        if _state(self._path) != self._state and file_sha256(self._path) != self.whole.sha256:
+            return None
+        return _digested(io.BytesIO(self._held), len(self._held), self.whole.sha256)
+
+
+def _state(path: Path) -> tuple[int, int, int, int]:
+    """Return what tells at no cost that a file was written to or replaced."""
+    told = path.stat()
+    return told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns
 
 
 def _cuts(metadata: Any, size: int) -> list[tuple[int, int, int]]:
