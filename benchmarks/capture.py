@@ -77,7 +77,7 @@ def run(rows: int, url: str, home: Path, logprobs: bool, marks: Marks, concurren
     # A prompt that stands there again gets samples of its own.
     times = -(-rows // (PROMPTS * 500))
     prompts.write_text("".join(f"{json.dumps(one)}\n" for one in asked * times), "utf-8")
-    wanted = Wanted(sampling={"max_tokens": TOKENS, "temperature": 0.8}, samples=rows // (PROMPTS * times))
+    wanted = Wanted({"max_tokens": TOKENS, "temperature": 0.8}, {}, samples=rows // (PROMPTS * times))
     plan = Plan(
         source=find_source(prompts),
         wanted=wanted,
