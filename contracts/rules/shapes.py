@@ -6,18 +6,21 @@ runs. A prompt that was cut, doubled, or holds what no message says is longer or
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Self
 
 from contracts.columns import vocabulary
 from contracts.rules.registry import RULES, Context, RuleSpec, set_check
 from contracts.rules.tape import Hits, Tape
+from contracts.tokens import Codec, UndecodableToken
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
 
 HEAD = 3
-"""Prompt tokens at the beginning that all prompts with the same first role share."""
+"""Prompt tokens at the beginning that are looked at; those before the first ordinary one are compared."""
 SHARE = 0.9
 """The share of a shape's prompts that must agree before the others are told."""
 NOT_COMPARED = -1
@@ -36,12 +39,13 @@ NOT_COMPARED = -1
     ),
     RuleSpec(
         "prompt-head",
-        "the prompt begins otherwise than the set's other prompts of its template and first role",
+        "the prompt begins with other markers than the set's other prompts of its template and first role",
         "render the prompt again; it was cut on the left, or something was put before it",
         column="prompt_token_ids",
         scope="set",
         report="DeepSeek-R1#151",
         strengths=("token",),
+        needs_tokenizer=True,
     ),
 )
 class PromptShapes:
@@ -66,7 +70,7 @@ class PromptShapes:
             "thinking_mode",
             pl.col("tools").hash().alias("tools"),
         ]
-        head = pl.col("prompt_token_ids").list.head(HEAD).cast(pl.List(pl.String)).list.join(",")
+        head = _heads(frame["prompt_token_ids"], context.codec)
         columns = {"prompt-head": self._coded("prompt-head", frame, [*group, roles.first()], head)}
         if context.active(RULES["prompt-shape"]):
             around = pl.Series("around", _around(frame, context))
@@ -135,6 +139,33 @@ def _told(rule: str, value: Any, common: Any, most: int, total: int) -> str:
     return f"{value} bytes stand around the messages; {most} of {total} have {common}"
 
 
+def _heads(ids: pl.Series, codec: Codec | None) -> pl.Series:
+    """Return the markers that each prompt begins with, by id; what follows them is the message's own."""
+    import polars as pl
+
+    if codec is None:
+        return pl.repeat(None, len(ids), dtype=pl.String, eager=True)
+    names = [f"token {n}" for n in range(HEAD)]
+    heads = pl.DataFrame({name: ids.list.get(n, null_on_oob=True) for n, name in enumerate(names)})
+    kinds = heads.unique(maintain_order=True)
+    runs = [
+        ",".join(map(str, takewhile(lambda token: token is not None and _is_marker(token, codec), head)))
+        for head in kinds.iter_rows()
+    ]
+    told = kinds.with_columns(pl.Series("head", runs, dtype=pl.String))
+    return heads.join(told, on=names, how="left", nulls_equal=True, maintain_order="left")["head"]
+
+
+@lru_cache(maxsize=200_000)
+def _is_marker(token: int, codec: Codec) -> bool:
+    """Return whether a token is spelled as markers are: in brackets."""
+    try:
+        text = codec.decode_bytes([token])
+    except (UndecodableToken, OverflowError):
+        return False
+    return len(text) > 2 and (text[:1], text[-1:]) in ((b"<", b">"), (b"[", b"]"))
+
+
 def _around(frame: pl.DataFrame, context: Context) -> list[int | None]:
     """Return how many bytes of each prompt are no message's text; None where templates may change the texts.
 
@@ -169,6 +200,7 @@ def _around(frame: pl.DataFrame, context: Context) -> list[int | None]:
         & (pl.col("reasoning_content").fill_null("") == "")
         & (pl.col("tool_calls").fill_null("") == "")
         & pl.col("name").is_null()
+        & (text != "")
         & (text == text.str.strip_chars())
         & ~(text.str.contains_any(list(fmt.markers)) if fmt.markers else pl.lit(False))
     )
