@@ -88,17 +88,14 @@ def _one_behind_another(batch: Batch, codec: Codec, rows: pl.Series) -> pl.Serie
     """Return which rows hold their messages but the last one behind another, system messages left out."""
     import polars as pl
 
-    made = bytes_of(batch, "prompt_token_ids", codec)
-    if made is None:
-        raise AssertionError("the vocabulary was laid out a moment ago")
-    prompts = pl.Series(pl.from_arrow(made[0])).gather(rows).cast(pl.String, strict=False)
+    prompts = _prompts(batch, codec).gather(rows)
     field, there = (
         pl.element().struct.field,
         ~pl.element().struct.field("role").is_in(["system", "developer"]),
     )
     before = pl.col("messages").list.head(pl.col("messages").list.len() - 1)
     said = before.list.eval(field("content").filter(there.fill_null(True)).str.strip_chars())
-    frame = batch.frame[rows].select(said=said).with_columns(rest=prompts.str.normalize("NFC"))
+    frame = batch.frame[rows].select(said=said).with_columns(rest=prompts)
     for index in range(frame.select(pl.col("said").list.len().max()).item() or 0):
         text = pl.col("said").list.get(index, null_on_oob=True).str.normalize("NFC").fill_null("")
         found = pl.when(text == "").then(pl.col("rest")).otherwise(_behind(pl.col("rest"), text))
@@ -121,9 +118,6 @@ def _places(batch: Batch, codec: Codec) -> pl.DataFrame:
 
     if "places" in batch.made:
         return batch.made["places"]  # type: ignore[no-any-return]
-    made = bytes_of(batch, "prompt_token_ids", codec)
-    if made is None:
-        raise AssertionError("the vocabulary was laid out a moment ago")
     messages = batch.table["messages"].combine_chunks()
     if isinstance(messages, pa.ChunkedArray):
         messages = pa.concat_arrays(messages.chunks)
@@ -137,24 +131,33 @@ def _places(batch: Batch, codec: Codec) -> pl.DataFrame:
         {
             "row": rows,
             "role": pl.Series(pl.from_arrow(parts.field("role"))).filter(kept),
-            "said": pl.Series(pl.from_arrow(parts.field("content"))).filter(kept).str.strip_chars(),
-            "prompt": pl.Series(pl.from_arrow(made[0])).cast(pl.String, strict=False).gather(rows),
+            "said": _composed(
+                pl.Series(pl.from_arrow(parts.field("content"))).filter(kept).str.strip_chars()
+            ),
+            "prompt": _prompts(batch, codec).gather(rows),
         }
     )
-    said, prompt = pl.col("said"), pl.col("prompt")
-    at = prompt.str.find(said, literal=True).cast(pl.Int64)
-    ascii_only = prompt.str.len_bytes() == prompt.str.len_chars()
-    size = said.str.len_bytes().cast(pl.Int64)
-    told = pairs.select("row", "role", at=pl.when(ascii_only).then(at), size=size)
-    left = told["at"].is_null()
-    if left.any():
-        composed = pairs.filter(left).select(
-            at=prompt.str.normalize("NFC").str.find(said.str.normalize("NFC"), literal=True).cast(pl.Int64),
-            size=said.str.normalize("NFC").str.len_bytes().cast(pl.Int64),
-        )
-        where = left.arg_true()
-        told = told.with_columns(
-            told["at"].scatter(where, composed["at"]), told["size"].scatter(where, composed["size"])
-        )
+    at = pl.col("prompt").str.find(pl.col("said"), literal=True).cast(pl.Int64)
+    told = pairs.select("row", "role", at=at, size=pl.col("said").str.len_bytes().cast(pl.Int64))
     batch.made["places"] = told
     return told
+
+
+def _prompts(batch: Batch, codec: Codec) -> pl.Series:
+    """Return the decoded prompts as tokenizers normalise them, made once; null where one is no UTF-8."""
+    import polars as pl
+
+    if "prompts" not in batch.made:
+        made = bytes_of(batch, "prompt_token_ids", codec)
+        if made is None:
+            raise AssertionError("the vocabulary was laid out a moment ago")
+        batch.made["prompts"] = _composed(pl.Series(pl.from_arrow(made[0])).cast(pl.String, strict=False))
+    return batch.made["prompts"]  # type: ignore[no-any-return]
+
+
+def _composed(texts: pl.Series) -> pl.Series:
+    """Return texts in the normal form C; ASCII is in it already, and to find that out costs less."""
+    others = (texts.str.len_bytes() != texts.str.len_chars()).fill_null(False)
+    if not others.any():
+        return texts
+    return texts.scatter(others.arg_true(), texts.filter(others).str.normalize("NFC"))
