@@ -42,7 +42,8 @@ def _off_limits(batch: Batch, ctx: Context) -> pl.Series:
     _, offsets = ids_of(batch, "response_token_ids")
     tokens = np.diff(offsets)
     cut = (batch.frame["finish_reason"] == "length").fill_null(True).to_numpy()
-    return pl.Series((tokens > bounds[codes, 1]) | (cut & (tokens < bounds[codes, 0])))
+    least, most = bounds[codes].T
+    return pl.Series((tokens > most) | (cut & (tokens < least) & (least != NO_LIMIT)))
 
 
 @row_check(
@@ -75,7 +76,12 @@ def within_limits(row: Row, ctx: Context) -> Iterator[Hit]:
     if tokens > most:
         yield "limit-exceeded", None, f"{tokens} response tokens, the request allowed {most}"
     # A script that runs out ends as a cut does.
-    if row["finish_reason"] != "length" or row["constraint"] is not None or tokens >= least:
+    if (
+        row["finish_reason"] != "length"
+        or row["constraint"] is not None
+        or least == NO_LIMIT
+        or tokens >= least
+    ):
         return
     context = ctx.thresholds.context_length
     if not context or prompt + tokens < context - CONTEXT_SLACK:
