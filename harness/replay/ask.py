@@ -21,7 +21,7 @@ from typing import Any
 from harness.http import HttpSession
 from harness.recording.generate import LONGEST_PAUSE, PASSING
 from harness.replay.expect import Replayed
-from harness.wire_errors import ClientError, HttpStatusError, MalformedResponse, ServerGone, ServerTimeout
+from harness.wire_errors import HttpStatusError, MalformedResponse, ServerGone, ServerTimeout
 from harness.wire_json import json_object, malformed, raise_if_error
 
 TOP = 20
@@ -84,7 +84,7 @@ class Asker:
 
         Raises:
             NotReplayed: it can't be asked, or the server refuses this one.
-            ClientError: the server is gone, or answers what it should not.
+            ClientError: the server is gone, or wants a key.
         """
         if not prompt or not response:
             raise NotReplayed("no-ids", "the row has no prompt ids" if response else "the response is empty")
@@ -100,7 +100,10 @@ class Asker:
         }
         answer = await self._tried(body, self._patience.deadline(len(ids)))
         self.tokens += len(ids)
-        return read(answer, response, self.limits.vocabulary)
+        try:
+            return read(answer, response, self.limits.vocabulary)
+        except MalformedResponse as error:
+            raise NotReplayed("answer-malformed", error.what) from error
 
     async def _tried(self, body: dict[str, Any], seconds: float) -> bytes:
         for attempt in range(1, self._patience.attempts + 1):
@@ -170,6 +173,3 @@ def read(body: bytes, response: Sequence[int], vocabulary: int | None = None) ->
     if likeliest.ndim != 2 or not np.isfinite(logprobs).all() or not np.isfinite(likeliest).all():
         malformed("meta_info.input_top_logprobs", None, "numbers for each position", body)
     return Replayed(logprobs, -np.sort(-likeliest, axis=1), first)
-
-
-__all__ = ["Asker", "ClientError", "Limits", "NotReplayed", "Patience", "read"]

@@ -245,7 +245,8 @@ def judge(scores: RowScores, thresholds: Mapping[str, Threshold]) -> Verdict:
         return "swapped"
     improbable = scores.plain > IMPROBABLE or "excess" in over
     mended = scores.without < IMPROBABLE / 2
-    if scores.begins is not None and scores.begins >= OWN and ("drift" in over or "outside" in over):
+    fits = "drift" not in thresholds or (scores.before or 0.0) <= thresholds["drift"].cut
+    if (scores.begins or 0) >= OWN and fits and {"drift", "drift_max", "outside"} & {*over}:
         return "tokens-replaced"
     if improbable and scores.rest is not None and scores.rest < IMPROBABLE / 2:
         return "another-prompt"

@@ -21,12 +21,12 @@ from harness.http import HttpSession
 from harness.replay import calibrate
 from harness.replay.ask import Asker, Limits, NotReplayed, Patience
 from harness.replay.calibrate import Threshold, Verdict
-from harness.replay.choose import Place, Sample, choose, neighbours, params_of, read_rows
+from harness.replay.choose import Sample, choose, neighbours, read_rows
 from harness.replay.diagnose import TRIED, TRIED_MORE, Cause, Ids, find_cause
-from harness.replay.expect import Sampling, sampling_of
 from harness.replay.identity import differences
 from harness.replay.reference import generate
 from harness.replay.result import Reference, Result, RowResult, Server, set_verdict
+from harness.replay.rows import AskedRow, ask, askable, chosen, sampling
 from harness.replay.scores import RowScores, scores
 from harness.server import attach_async
 
@@ -35,6 +35,8 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 TELL_EVERY = 1.0
+PORTION = 512
+"""Rows in memory at a time; scores are kept of all."""
 REQUEST_LIMIT = 1 << 20
 """Seconds that the session itself allows: each request has a deadline of its own."""
 
@@ -64,27 +66,16 @@ def replay(plan: Plan, on_event: OnEvent) -> Result:
     return asyncio.run(_Replay(plan, on_event).run())
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A row that was asked about, or why it was not; `first` are the ids that the model would begin with."""
-
-    row: Mapping[str, Any]
-    scores: RowScores | None
-    first: tuple[int, ...] = ()
-    reason: str = ""
-    detail: str = ""
-
-
 class _Replay:
     def __init__(self, plan: Plan, on_event: OnEvent) -> None:
         self._plan = plan
         self._on_event = on_event
+        self._told = 0.0
 
     async def run(self) -> Result:
         plan = self._plan
         self._on_event("rows", {"message": "choosing"})
         sample = await asyncio.to_thread(choose, plan.shards, plan.sample, plan.seed)
-        rows = await asyncio.to_thread(_rows_of, sample)
         others = None
         if plan.reference:
             others = await asyncio.to_thread(choose, plan.reference, plan.references, plan.seed)
@@ -108,8 +99,8 @@ class _Replay:
             limits = await _limits(http, facts, plan.vocabulary)
             asker = Asker(http, limits, plan.patience)
             await self._prove(asker)
-            reference = await self._reference(client, asker, rows, others)
-            asked = await self._each("replay", rows, lambda row: _ask(asker, row))
+            reference = await self._reference(client, asker, sample, others)
+            asked = await self._asked("replay", asker, sample)
             found = await self._judged(client, asker, sample, asked, reference)
         return replace(found, server=Server(facts, differing), retries=asker.retries, tokens=asker.tokens)
 
@@ -125,20 +116,32 @@ class _Replay:
                 remedy="replay needs SGLang's /generate with return_logprob and logprob_start_len",
             ) from error
 
+    async def _asked(self, phase: str, asker: Asker, sample: Sample) -> list[AskedRow]:
+        """Ask about all chosen rows, a portion of them in memory at a time."""
+        found: list[AskedRow] = []
+        for first in range(0, len(sample.places), PORTION):
+            rows = await asyncio.to_thread(chosen, sample, sample.places[first : first + PORTION])
+            found += await self._each(
+                phase, rows, lambda row: ask(asker, row), done=first, total=len(sample.places)
+            )
+        return found
+
     async def _reference(
-        self, client: Client, asker: Asker, rows: Sequence[Mapping[str, Any]], others: Sample | None
+        self, client: Client, asker: Asker, sample: Sample, others: Sample | None
     ) -> Reference:
         if others is not None:
-            given: Sequence[Mapping[str, Any] | None] = await asyncio.to_thread(_rows_of, others)
-            kind = "shards"
+            kind, asked = "shards", await self._asked("reference: replaying", asker, others)
         else:
-            kind = "server"
-            given = await self._each(
+            kind, wanted = "server", self._plan.references
+            # More than are wanted, since some can't be asked for.
+            step = max(1, len(sample.places) // (2 * wanted))
+            rows = await asyncio.to_thread(chosen, sample, sample.places[::step][: 4 * wanted])
+            made = await self._each(
                 "reference: generating",
-                _askable(rows, asker.limits, self._plan.references),
+                askable(rows, asker.limits, wanted),
                 lambda row: generate(client, row, self._plan.patience, asker.limits),
             )
-        asked = await self._each("reference: replaying", given, lambda row: _ask(asker, row))
+            asked = await self._each("reference: replaying", made, lambda row: ask(asker, row))
         found = [one.scores for one in asked if one.scores is not None]
         if len(found) < calibrate.MIN_REFERENCE:
             reasons = Counter(one.reason for one in asked if one.scores is None)
@@ -153,7 +156,7 @@ class _Replay:
         return Reference(kind, tuple(found))
 
     async def _judged(
-        self, client: Client, asker: Asker, sample: Sample, asked: Sequence[_Asked], reference: Reference
+        self, client: Client, asker: Asker, sample: Sample, asked: Sequence[AskedRow], reference: Reference
     ) -> Result:
         replayed = [one for one in asked if one.scores is not None]
         if not replayed:
@@ -188,7 +191,7 @@ class _Replay:
         client: Client,
         asker: Asker,
         sample: Sample,
-        asked: Sequence[_Asked],
+        asked: Sequence[AskedRow],
         results: Sequence[RowResult],
         thresholds: Mapping[str, Threshold],
     ) -> dict[int, Cause]:
@@ -196,24 +199,28 @@ class _Replay:
         skip = ("consistent", "drifted", None)
         wrong = [at for at, one in enumerate(results) if one.verdict not in skip and asked[at].scores]
         only: Verdict | None = None
+        places = [sample.places[at] for at in wrong[:TRIED]]
+        first_wrong = [
+            (f"row {place.row} of {sample.shards[place.shard].path.name}", values)
+            for place, values in zip(
+                places, await asyncio.to_thread(read_rows, sample.shards, places), strict=True
+            )
+        ]
 
         async def one(at: int) -> tuple[int, Cause | None]:
-            row = asked[at].row
-            places = neighbours(sample.shards, sample.places[at])
-            beside = await asyncio.to_thread(read_rows, sample.shards, places)
-            others: list[tuple[str, Mapping[str, Any]]] = [
+            near = neighbours(sample.shards, sample.places[at]) if only in (None, "swapped") else []
+            row, *beside = await asyncio.to_thread(read_rows, sample.shards, [sample.places[at], *near])
+            others = [
                 (f"row {place.row} of {sample.shards[place.shard].path.name}", values)
-                for place, values in zip(places, beside, strict=True)
+                for place, values in zip(near, beside, strict=True)
             ]
             others += [
-                (f"row {results[i].row} of {results[i].shard}", asked[i].row)
-                for i in wrong[:TRIED]
-                if i != at
+                (name, values) for name, values in first_wrong if values["sample_id"] != row["sample_id"]
             ]
 
-            async def ask(prompt: Ids, response: Ids, recorded: Sequence[float] | None) -> RowScores:
+            async def tried(prompt: Ids, response: Ids, recorded: Sequence[float] | None) -> RowScores:
                 told = await asker.replay(prompt, response)
-                return scores(told, _sampling(row), recorded=recorded, vocabulary=asker.limits.vocabulary)
+                return scores(told, sampling(row), recorded=recorded, vocabulary=asker.limits.vocabulary)
 
             async def render(prompt: Prompt) -> Ids:
                 return await client.render(prompt)
@@ -221,7 +228,7 @@ class _Replay:
             now = asked[at].scores
             assert now is not None
             return at, await find_cause(
-                row, now, asked[at].first, others, thresholds, ask, render, asker.limits.vocabulary, only
+                row, now, asked[at].first, others, thresholds, tried, render, asker.limits.vocabulary, only
             )
 
         found = await self._each("causes", wrong[:TRIED], one)
@@ -232,28 +239,49 @@ class _Replay:
         return {at: cause for at, cause in found if cause is not None}
 
     async def _each(
-        self, phase: str, items: Sequence[Item], work: Callable[[Item], Awaitable[Found]]
+        self,
+        phase: str,
+        items: Sequence[Item],
+        work: Callable[[Item], Awaitable[Found]],
+        *,
+        done: int = 0,
+        total: int = 0,
     ) -> list[Found]:
-        """Do all, in order of the answers' questions, at most `concurrency` at once; tell how far it is."""
+        """Do all, answers in the order of the items, at most `concurrency` at once; tell how far it is.
+
+        `done` and `total` are told where the items are a portion of more.
+        """
+        total = total or len(items)
         left = iter(enumerate(items))
         found: dict[int, Found] = {}
-        said = 0.0
 
         async def worker() -> None:
-            nonlocal said
             for at, item in left:
                 found[at] = await work(item)
-                now = time.monotonic()
-                if now - said >= TELL_EVERY or len(found) == len(items):
-                    said = now
-                    self._on_event(phase, {"done": len(found), "total": len(items)})
+                self._tell(phase, done + len(found), total)
 
         if items:
-            self._on_event(phase, {"done": 0, "total": len(items)})
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._plan.concurrency, len(items))):
-                    group.create_task(worker())
+            self._tell(phase, done, total)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(self._plan.concurrency, len(items))):
+                        group.create_task(worker())
+            except BaseExceptionGroup as errors:
+                # Several requests may meet the same dead server: one is told.
+                raise first_of(errors) from errors
         return [found[at] for at in range(len(items))]
+
+    def _tell(self, phase: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done in (0, total) or now - self._told >= TELL_EVERY:
+            self._told = now
+            self._on_event(phase, {"done": done, "total": total})
+
+
+def first_of(errors: BaseExceptionGroup) -> BaseException:
+    """Return the first error of a group, of groups in it too."""
+    error = errors.exceptions[0]
+    return first_of(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _limits(http: HttpSession, facts: ServerFacts, vocabulary: int | None) -> Limits:
@@ -270,59 +298,8 @@ async def _limits(http: HttpSession, facts: ServerFacts, vocabulary: int | None)
     return Limits(facts.vocab_size or vocabulary, context if isinstance(context, int) else None)
 
 
-def _askable(rows: Sequence[Mapping[str, Any]], limits: Limits, count: int) -> list[Mapping[str, Any]]:
-    """Return `count` rows whose prompts a reference can be generated for, the rows over and over."""
-    good = []
-    for row in rows:
-        try:
-            if _why_not(row) is None:
-                limits.check([*row["prompt_token_ids"], *row["response_token_ids"]])
-                good.append(row)
-        except NotReplayed:
-            continue
-    return [good[at % len(good)] for at in range(count)] if good else []
-
-
-def _why_not(row: Mapping[str, Any]) -> NotReplayed | None:
-    if not row["prompt_token_ids"] or not row["response_token_ids"]:
-        return NotReplayed("no-ids", "prompt or response ids are missing")
-    if row["constraint"]:
-        return NotReplayed("not-sampled", f"its sampling was bent: {str(row['constraint'])[:100]}")
-    return None
-
-
-def _rows_of(sample: Sample) -> list[Mapping[str, Any]]:
-    """Return the chosen rows, each with the prompt of the shard's next row as its `control`."""
-    after = [Place(one.shard, (one.row + 1) % sample.shards[one.shard].rows) for one in sample.places]
-    rows = read_rows(sample.shards, sample.places)
-    beside = read_rows(sample.shards, after)
-    return [{**row, "control": other["prompt_token_ids"]} for row, other in zip(rows, beside, strict=True)]
-
-
-def _sampling(row: Mapping[str, Any]) -> Sampling:
-    return sampling_of(params_of(row), chat=row["transport"] == "chat")
-
-
-async def _ask(asker: Asker, row: Mapping[str, Any] | None) -> _Asked:
-    if row is None:
-        return _Asked({}, None, reason="not-generated")
-    sampling, recorded, control = _sampling(row), row["output_logprobs"] or None, row["control"]
-    elsewhere = None
-    try:
-        if (why := _why_not(row)) is not None:
-            raise why
-        told = await asker.replay(row["prompt_token_ids"], row["response_token_ids"])
-        tied = sampling.greedy or recorded is not None or not control or control == row["prompt_token_ids"]
-        if not tied:
-            elsewhere = await asker.replay(control, row["response_token_ids"])
-    except NotReplayed as error:
-        return _Asked(row, None, reason=error.reason, detail=error.detail)
-    found = scores(told, sampling, recorded=recorded, vocabulary=asker.limits.vocabulary, elsewhere=elsewhere)
-    return _Asked(row, found, told.first)
-
-
 def _row_result(
-    sample: Sample, at: int, one: _Asked, thresholds: Mapping[str, Threshold], reference: Reference
+    sample: Sample, at: int, one: AskedRow, thresholds: Mapping[str, Threshold], reference: Reference
 ) -> RowResult:
     place = sample.places[at]
     verdict: Verdict | None = None
@@ -339,7 +316,7 @@ def _row_result(
         # No replay is needed to see that this model did not say it.
         verdict = "another-model"
     return RowResult(
-        sample_id=str(one.row["sample_id"]),
+        sample_id=one.sample_id,
         shard=sample.shards[place.shard].path.name,
         row=place.row,
         verdict=verdict,

@@ -46,7 +46,8 @@ class RowScores:
     tokens and of the others, `plain` the excess as if the row had been sampled at temperature 1. `oddest` are
     the most surprising tokens, by index, and `without` the excess without them and their followers. `off` are
     the tokens that sampling could not have given; `begins` is the first token that is far off, by what
-    sampling could have given or by what was recorded, None where there is none.
+    sampling could have given or by what was recorded (None: there is none), and `before` the mean drift of the
+    tokens before it.
     """
 
     tokens: int
@@ -66,6 +67,7 @@ class RowScores:
     oddest: tuple[int, ...]
     off: int
     begins: int | None
+    before: float | None
     without: float
     elsewhere: float | None = None
 
@@ -96,6 +98,7 @@ def scores(
     cut = sampling.greedy or sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
     each = _drift(replayed, sampling, recorded, vocabulary)
     drift = None if each is None else each[np.isfinite(each)]
+    begins = _first(found.outside > FAR, *([] if each is None else [each > FAR]))
     # A greedy row has no spread of its own: what is odd in it is judged as if it had been sampled.
     odd = plain.rarity + (found.outside if sampling.greedy else 0.0)
     odd_first = np.argsort(-odd, kind="stable")[:3]
@@ -119,7 +122,8 @@ def scores(
         plain=_of(plain, replayed, slice(None)),
         oddest=tuple(int(at) for at in odd_first),
         off=int((found.outside > 0).sum()),
-        begins=_first(found.outside > FAR, each > FAR) if each is not None else _first(found.outside > FAR),
+        begins=begins,
+        before=None if each is None or not begins else _mean(each[:begins]),
         without=_of(plain, replayed, kept),
         elsewhere=None if elsewhere is None else float(elsewhere.logprobs.sum() - replayed.logprobs.sum()),
     )
@@ -153,6 +157,13 @@ def _drift(
     elif not sampling.greedy:
         return None
     return min(kinds, key=lambda kind: float(np.nanmean(kind)))
+
+
+def _mean(values: np.ndarray[Any, Any]) -> float | None:
+    import numpy as np
+
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
 
 
 def _first(*flags: np.ndarray[Any, Any]) -> int | None:

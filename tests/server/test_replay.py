@@ -50,7 +50,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     need("sglang")
     folder = tmp_path_factory.mktemp("replay")
     own = sure_model(folder / "own")
-    other, near = sure_model(folder / "other", seed=3), nudged_model(folder / "near", own, 0.02)
+    other, near = sure_model(folder / "other", seed=3), nudged_model(folder / "near", own, 0.004)
     flags = ("--random-seed", "1", "--dtype", "float32", "--max-total-tokens", "16384")
     with SGLangServer(own, flags=flags, log_path=folder / "server.log") as server:
         url = server.base_url
@@ -100,11 +100,12 @@ def test_honest_rows_pass(world: World, tmp_path: Path, kind: str) -> None:
         assert abs(over) < 0.3
     if kind in ("sampled", "nucleus"):
         # Recorded after the temperature, in decoding; replayed before it, in one prefill.
-        assert all(one.drift is not None and one.drift < 1e-3 for one in each)
+        near = 1e-3 if kind == "sampled" else 1e-2
+        assert all(one.drift is not None and one.drift < near for one in each)
 
 
 def moved_in_value(world: World, number: int, row: Row) -> dict[str, Any]:
-    return {"response_token_ids": [(one + 1) % 3000 for one in row["response_token_ids"]]}
+    return {"response_token_ids": [min(one + 1, 3071) for one in row["response_token_ids"]]}
 
 
 def first_lost(world: World, number: int, row: Row) -> dict[str, Any]:
@@ -232,7 +233,7 @@ def test_logprobs_of_another_model_are_caught(world: World, tmp_path: Path) -> N
 def test_weights_that_are_a_little_off_are_caught_by_the_drift(world: World, tmp_path: Path) -> None:
     shard = changed(world.nudged, tmp_path / "near.parquet", lambda number, row: {})
     found = asked(world, shard)
-    assert len(found.wrong) == ROWS and "drift" in found.wrong[0].beyond
+    assert len(found.wrong) == ROWS and all("drift" in row.beyond for row in found.wrong)
     assert found.verdicts["drifted"] + found.verdicts["other-logprobs"] >= 0.5 * ROWS
 
 

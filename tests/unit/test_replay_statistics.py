@@ -179,7 +179,7 @@ def test_drift_tells_small_from_large() -> None:
 
     def drifting(row: RowScores, size: float) -> RowScores:
         mean = size * (1 + draw.random())
-        return replace(row, drift=mean, drift_max=4 * mean, drift_p99=3 * mean)
+        return replace(row, drift=mean, drift_max=4 * mean, drift_p99=3 * mean, begins=5, before=mean)
 
     reference = [drifting(row, 1e-3) for row in base]
     thresholds = learn(reference, 40)
