@@ -194,7 +194,9 @@ def run_demo(target: Path, *, on_event: OnEvent) -> DemoReport:
         assert fmt is not None
         with _clock(seconds, "certify"):
             given = Given(template=load_template(model))
-            shards, certificate = _certify(folder, measured[0], measured[1], codec, fmt, given, on_event)
+            shards, certificate = _certify(
+                folder, target, measured[0], measured[1], codec, fmt, given, on_event
+            )
         outcomes = tuple(one.outcome for found in measured for one in found)
         report = DemoReport(
             servers=tuple(servers),
@@ -271,6 +273,7 @@ Judged = tuple[Capture, Judgement]
 
 def _certify(
     folder: Path,
+    target: Path,
     parsed: Sequence[Measured],
     unparsed: Sequence[Measured],
     codec: Codec,
@@ -280,7 +283,9 @@ def _certify(
 ) -> tuple[tuple[ShardLine, ...], str | None]:
     """Write three shards (recorded, as an application sees it, the seed's case); certify what holds."""
     from contracts.run import audit
-    from harness.runs import write_rows
+    from harness.report.audit_html import render_audit
+    from harness.report.files import write_report
+    from harness.runs import AUDIT_PAGE, write_rows
 
     second = folder / WITHOUT_PARSER
     seen: Counter[tuple[int, ...]] = Counter()
@@ -298,8 +303,11 @@ def _certify(
         on_event("contract", {"message": f"{base.name}: rules over every row"})
         result = audit([base / "shards"], profile=Profile.TEST, codec=codec, given=given, certify=base)
         lines += _lines(result, folder)
-        if base == folder and result.certificate is not None:
-            certificate = Path(result.certificate).name
+        if base == folder:
+            # The folder has another name until it is whole.
+            page = render_audit(result).replace(str(folder), str(target))
+            write_report(folder / AUDIT_PAGE, page, "HTML")
+            certificate = Path(result.certificate).name if result.certificate else None
     return tuple(lines), certificate
 
 

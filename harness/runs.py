@@ -8,6 +8,7 @@ Place in the flow: under the pipeline. Imports `contracts` and `harness.capture`
     quarantine/       the bad rows, with the findings that sent them there
     certificate.json  written last; without it the loader refuses the shards
     report.html       the same report for people
+    audit.html        the audit of the shards, for people
     *.log             the servers' logs
 """
 
@@ -28,6 +29,7 @@ from contracts.shard import row_from_capture, write_shard
 from harness.capture import constraint_of
 
 RUN_FILE = "run.json"
+AUDIT_PAGE = "audit.html"
 
 
 @contextmanager

@@ -30,6 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_run_folder_is_whole(run: Path) -> None:
     names = {path.name for path in run.iterdir()}
     assert names >= {"run.json", "shards", "quarantine", "certificate.json", "report.html", "without-parser"}
+    assert ".partial" not in (run / "audit.html").read_text("utf-8")
     assert list(run.glob("*.log"))
     assert not list(run.parent.glob("demo.*")), "no half-made folder is left"
 
