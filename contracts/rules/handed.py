@@ -5,11 +5,12 @@ and polars inside functions.
 
 orjson reads what the one-row checks read with Python's own decoder, only less of it: what either of them
 takes in another way (a lone surrogate, a key that comes twice, a number of thousands of digits, hundreds of
-brackets) is left to those.
+levels) is left to those.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -27,7 +28,9 @@ NOT_PLAIN = -1
 
 MAX_BRACKETS = 300
 MAX_DIGITS = 200
-"""Arguments with more brackets, or more digits in a row, may be too much for Python's decoder."""
+MARGIN = 64
+"""Arguments with more brackets, or more digits in a row, may be too much for Python's decoder: it is asked,
+some levels deeper than it will be."""
 
 _CALL_KEYS = frozenset(("id", "index", "type", "function"))
 _FUNCTION_KEYS = frozenset(("name", "arguments"))
@@ -97,15 +100,22 @@ def objects(texts: pl.Series) -> np.ndarray[Any, Any]:
     null."""
     import numpy as np
 
-    braces = texts.str.starts_with("{") & texts.str.ends_with("}")
-    few = texts.str.count_matches(r"[\[{]") <= MAX_BRACKETS
-    digits = texts.str.contains(rf"[0-9]{{{MAX_DIGITS}}}")
-    shaped = (braces & few & ~digits).fill_null(False)
-    read_as = _each(texts.to_list())
-    told: np.ndarray[Any, Any] = shaped.to_numpy() & np.array(
-        [one is not None for one in read_as], dtype=bool
-    )
+    braces = (texts.str.starts_with("{") & texts.str.ends_with("}")).fill_null(False)
+    many = texts.str.count_matches(r"[\[{]") > MAX_BRACKETS
+    long = texts.str.contains(rf"[0-9]{{{MAX_DIGITS}}}")
+    told: np.ndarray[Any, Any] = np.array([one is not None for one in _each(texts.to_list())], dtype=bool)
+    told &= braces.to_numpy()
+    for at in np.flatnonzero(told & (many | long).fill_null(False).to_numpy()).tolist():
+        told[at] = _read_by_python(texts[at])
     return told
+
+
+def _read_by_python(text: str) -> bool:
+    try:
+        json.loads("[" * MARGIN + text + "]" * MARGIN)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _each(texts: Sequence[str | None]) -> list[Any]:
