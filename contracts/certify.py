@@ -96,16 +96,19 @@ def _certify(
     checked_by: str | None,
     replay: Replay | None,
 ) -> AuditResult:
-    names = _names(scans)
-    reason = _why_not(result, blocked)
+    def predicate_of(quarantine: list[dict[str, Any]]) -> dict[str, Any]:
+        made = _predicate(folder, result, scans, quarantine)
+        return made if replay is None else replay.entered(made)
+
+    names, reason = _names(scans), _why_not(result, blocked)
     existing = folder / FILE_NAME
     if reason and existing.exists():
         raise _other_certificate(existing, "these shards can't be certified as they are now")
     if existing.exists():
-        return _same_or_refuse(folder, result, _predicate(folder, result, scans, [], replay))
+        return _same_or_refuse(folder, result, predicate_of([]))
     if not reason:
         _refuse_strangers(folder, scans)
-        _predicate(folder, result, scans, [], replay)  # refuses a replay of other shards before it writes
+        predicate_of([])  # refuses a replay of other shards before anything is written
     _clear_leftovers(folder)
     written = [
         _write_shard(folder, scan, names[scan.name], findings, nothing=bool(reason), blocked=blocked)
@@ -114,8 +117,7 @@ def _certify(
     if reason:
         return replace(result, note=reason)
     shards = [shard for part in written for shard in part.shards]
-    quarantine = [entry for part in written for entry in part.quarantine]
-    predicate = _predicate(folder, result, scans, quarantine, replay)
+    predicate = predicate_of([entry for part in written for entry in part.quarantine])
     for source, part in zip(predicate["sources"], written, strict=True):
         source["accounted"] = part.accounted
     predicate["checkedAt"] = datetime.now(UTC).isoformat(timespec="seconds")
@@ -204,16 +206,8 @@ def _same_or_refuse(folder: Path, result: AuditResult, wanted: dict[str, Any]) -
     existing = read_certificate(folder)
     old = existing.predicate
     keys = (
-        "contract",
-        "counts",
-        "sources",
-        "verdicts",
-        "replay",
-        "claims",
-        "losses",
-        "waivers",
-        "provenance",
-    )
+        "contract", "counts", "sources", "verdicts", "replay", "claims", "losses", "waivers", "provenance",
+    )  # fmt: skip
     for key in keys:
         before = old.get(key)
         if key == "sources":
@@ -352,11 +346,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _predicate(
-    folder: Path,
-    result: AuditResult,
-    scans: Sequence[Scan],
-    quarantine: list[dict[str, Any]],
-    replay: Replay | None,
+    folder: Path, result: AuditResult, scans: Sequence[Scan], quarantine: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return all of the predicate but the shards, the date, the person and the seal."""
     sources = [
@@ -381,7 +371,7 @@ def _predicate(
         if path.suffix.lower() in SHARD_SUFFIXES and path.resolve() not in audited
     } - named
     warned = Counter(f.rule for f in result.findings if f.severity is Severity.WARNING)
-    predicate = {
+    return {
         "version": package_version(),
         "statement": _CLAIM[result.strength] + (_SCRIPTED if result.profile == "test" else ""),
         "contract": {
@@ -405,6 +395,3 @@ def _predicate(
         ],
         "provenance": {name: list(values) for name, values in result.provenance.items()},
     }
-    if replay is not None:
-        replay.enter(predicate)
-    return predicate

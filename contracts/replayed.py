@@ -39,8 +39,8 @@ class Replay:
     record: Mapping[str, Any]
     summary: Mapping[str, Any]
 
-    def enter(self, predicate: dict[str, Any]) -> None:
-        """Put the record's summary, the claim `model` and a sentence into a certificate's predicate.
+    def entered(self, predicate: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a certificate's predicate with the record's summary, the claim `model` and a sentence.
 
         Raises:
             ReplayRefused: the record was made over other files than the audited ones, or the model does not
@@ -67,17 +67,18 @@ class Replay:
                 remedy="leave out the rows or shards that the record names and replay the others; or ask the "
                 "server that made them. A certificate without --replay does not speak of this claim",
             )
-        predicate["replay"] = dict(self.summary)
         asked = {
             "true": rows["consistent"],
             "false": rows["replayed"] - rows["consistent"],
             "null": rows["set"] - rows["replayed"],
         }
-        predicate["claims"] = {**predicate["claims"], "model": {k: v for k, v in asked.items() if v}}
-        predicate["statement"] += (
-            f"; the model was asked about {rows['replayed']:,} of {rows['set']:,} rows, and finds them as "
-            "likely as its own responses"
-        )
+        return {
+            **predicate,
+            "replay": dict(self.summary),
+            "claims": {**predicate["claims"], "model": {k: v for k, v in asked.items() if v}},
+            "statement": f"{predicate['statement']}; the model was asked about {rows['replayed']:,} of "
+            f"{rows['set']:,} rows, and finds them as likely as its own responses",
+        }
 
 
 def write_replay(path: Path, record: Mapping[str, Any]) -> None:

@@ -46,7 +46,7 @@ class RowScores:
     tokens and of the others, `plain` the excess as if the row had been sampled at temperature 1. `oddest` are
     the most surprising tokens, by index, and `without` the excess without them and their followers. `off` are
     the tokens that sampling could not have given; `begins` is the first token that is far off, by what
-    sampling could have given or by what was recorded (None: there is none), and `before` the mean drift of the
+    sampling could have given or by what was recorded (None: nowhere), and `before` the mean drift of the
     tokens before it.
     """
 
