@@ -32,13 +32,12 @@ UNKNOWN_VOCABULARY = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a row was sampled; temperature 0 is greedy. `stated` is False where the request left it open."""
+    """How a row was sampled; temperature 0 is greedy, `top_k` 0 cuts nothing."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
-    stated: bool = True
 
     @property
     def greedy(self) -> bool:
@@ -46,11 +45,11 @@ class Sampling:
         return self.temperature < GREEDY_BELOW or self.top_k == 1
 
 
-def sampling_of(params: Mapping[str, Any], *, chat: bool) -> Sampling:
+def sampling_of(params: Mapping[str, Any]) -> Sampling:
     """Read a row's `sampling_params`. What they leave out is the engine's default (temperature 1, no cuts).
 
     Over chat the model's own generation config fills in what the request left out, and nothing in the row
-    tells it: such a row is not `stated`.
+    tells it; models ship with lower temperatures, under which tokens are likelier than is expected here.
     """
     more = params.get("extra_body")
     if isinstance(more, Mapping):
@@ -62,13 +61,11 @@ def sampling_of(params: Mapping[str, Any], *, chat: bool) -> Sampling:
         return float(value) if good else default  # type: ignore[arg-type]
 
     top_k = int(number("top_k", -1.0))
-    stated = not chat or all(params.get(name) is not None for name in ("temperature", "top_p"))
     return Sampling(
         temperature=number("temperature", 1.0),
         top_p=number("top_p", 1.0),
         top_k=top_k if 0 < top_k < 1 << 30 else 0,
         min_p=number("min_p", 0.0),
-        stated=stated,
     )
 
 

@@ -37,7 +37,7 @@ def chosen(sample: Sample, places: Sequence[Place]) -> list[Row]:
 
 def sampling(row: Row) -> Sampling:
     """Return how a row was sampled."""
-    return sampling_of(params_of(row), chat=row["transport"] == "chat")
+    return sampling_of(params_of(row))
 
 
 def why_not(row: Row) -> NotReplayed | None:

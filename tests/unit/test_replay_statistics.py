@@ -225,19 +225,18 @@ def test_the_conformal_share_counts_the_row_itself(value: float, reference: list
 
 
 @pytest.mark.parametrize(
-    ("params", "chat", "wanted"),
+    ("params", "wanted"),
     [
-        ({}, False, Sampling()),
-        ({}, True, Sampling(stated=False)),
-        ({"temperature": 0}, False, Sampling(0.0)),
-        ({"temperature": 0.6, "top_p": 0.95, "top_k": -1}, True, Sampling(0.6, 0.95)),
-        ({"temperature": None, "top_k": 20, "min_p": 0.1}, False, Sampling(top_k=20, min_p=0.1)),
-        ({"extra_body": {"top_k": 5}}, False, Sampling(top_k=5)),
-        ({"temperature": True, "top_p": "x"}, False, Sampling()),
+        ({}, Sampling()),
+        ({"temperature": 0}, Sampling(0.0)),
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": -1}, Sampling(0.6, 0.95)),
+        ({"temperature": None, "top_k": 20, "min_p": 0.1}, Sampling(top_k=20, min_p=0.1)),
+        ({"extra_body": {"top_k": 5}}, Sampling(top_k=5)),
+        ({"temperature": True, "top_p": "x"}, Sampling()),
     ],
 )
-def test_sampling_is_read_as_the_engine_takes_it(params: Any, chat: bool, wanted: Sampling) -> None:
-    assert sampling_of(params, chat=chat) == wanted
+def test_sampling_is_read_as_the_engine_takes_it(params: Any, wanted: Sampling) -> None:
+    assert sampling_of(params) == wanted
 
 
 def answer(ids: list[int], logprobs: list[float | None], top: Any = None) -> bytes:
