@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from contracts.errors import ShardgateError
 from harness.commands import shell
 from harness.commands.probe import checked_url
 from harness.commands.progress import Progress
@@ -222,8 +223,13 @@ def capture(
         limits=Limits(rows=shard_rows),
         **same,
     )
-    with Progress() as progress:
-        summary = run(plan, progress)
+    try:
+        with Progress() as progress:
+            summary = run(plan, progress)
+    except ShardgateError:
+        _page(folder)
+        raise
+    _page(folder)
     if as_json:
         shell.emit(summary)
     else:
@@ -231,6 +237,18 @@ def capture(
     if summary.signal:
         return 128 + summary.signal
     return shell.FINDINGS if summary.failed or summary.state == "tripped" else shell.HOLDS
+
+
+def _page(folder: Path) -> None:
+    """Write the run's page as the run stands now, however the start ended; it is no fault of the run's."""
+    from harness.recording.standing import read_standing
+    from harness.report.run_html import write_run_report
+
+    try:
+        if (folder / "run.json").is_file():
+            write_run_report(read_standing(folder))
+    except ShardgateError as error:
+        click.echo(f"the run's page was not written: {error.what}", err=True)
 
 
 def _object(text: str, given_by: str) -> dict[str, Any]:

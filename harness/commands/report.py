@@ -15,8 +15,8 @@ from contracts.errors import ShardgateError
 from harness.commands import shell
 
 if TYPE_CHECKING:
-    from harness.recording.standing import Standing
     from harness.report.audit_html import Example
+    from harness.standing import Standing
 
 
 @click.command()
@@ -50,10 +50,12 @@ def report(
 
     Every start of `shardgate capture` ends by writing it. No prompt and no answer is on it unless asked for.
     """
+    from harness.recording.standing import read_standing
     from harness.report.run_html import write_run_report
 
-    shown = _examples(folder, tokenizer, trust_remote_code) if examples else []
-    written = write_run_report(folder, path, shown)
+    run = read_standing(folder)
+    shown = _examples(run, tokenizer, trust_remote_code) if examples else []
+    written = write_run_report(run, path, shown)
     if as_json:
         shell.emit({"report": written, "examples": len(shown)})
     else:
@@ -61,14 +63,12 @@ def report(
     return shell.HOLDS
 
 
-def _examples(folder: Path, tokenizer: Path | None, trust_remote_code: bool) -> list[Example]:
+def _examples(run: Standing, tokenizer: Path | None, trust_remote_code: bool) -> list[Example]:
     from contracts.tokens import load_codec
     from harness.commands.examples import examples_at
-    from harness.recording.standing import read_standing
 
-    run = read_standing(folder)
     places = [
-        (str(folder / "shards" / file), row, f"the loss {loss}")
+        (str(run.folder / "shards" / file), row, f"the loss {loss}")
         for loss, found in run.counts.examples.items()
         for file, row in found[:1]
     ]

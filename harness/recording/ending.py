@@ -1,7 +1,7 @@
 """How a run ends: what there is becomes shards, failures are written, and the summary says how it stands.
 
 Place in the flow: after the runner's work, and in place of it where nothing is left. Imports plan, settings,
-standing, status, store and tripwire of this package, and the run's report. Everything here blocks.
+standing, status, store and tripwire of this package. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from harness.recording.standing import note_start
 from harness.recording.status import Status
 from harness.recording.store import Store, disk_told
 from harness.recording.tripwire import Tripped
-from harness.report.run_html import write_run_report
 
 
 def now() -> str:
@@ -76,7 +75,6 @@ def ended(
         summary = _summary(plan, state, store, status, tripped, signal)
         finish(plan.folder, state, {**asdict(summary), "ended": now()})
         note_start(plan.folder, now())
-    write_run_report(plan.folder)
     return summary
 
 

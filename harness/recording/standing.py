@@ -1,49 +1,24 @@
 """How a run folder stands, read from its files alone: what the report shows, during the run or after it.
 
-Place in the flow: after the runner, under the report. Imports `contracts`, and counts, settings and store of
-this package.
+Place in the flow: after the runner, under the report. Imports `contracts`, `harness.standing`, and settings
+and store of this package.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from contracts.errors import ShardgateError
-from harness.recording.counts import Counts
 from harness.recording.settings import RUN_FILE, read_run
-from harness.recording.store import FAILED, Shard, counted, read_manifest, replace_json
+from harness.recording.store import FAILED, counted, read_manifest, replace_json
+from harness.standing import Standing
 
 STARTS = 200
 """Starts that `run.json` remembers, the last ones."""
 
 _OF_A_START = ("state", "captured", "failed", "left", "tokens", "seconds", "retries", "outages")
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A run as its folder tells it. `counts` are over all shards, `summary` is the last start's own.
-
-    `starts`: one mapping for each start that came to an end (one that was killed tells nothing any more).
-    `failures`: reasons of what failed for good, as `failed.jsonl` lists it.
-    """
-
-    folder: Path
-    state: str
-    settings: Mapping[str, Any]
-    server: str
-    summary: Mapping[str, Any]
-    starts: tuple[Mapping[str, Any], ...]
-    shards: tuple[Shard, ...]
-    counts: Counts
-    failures: Mapping[str, int]
-    unrolled: int
-    """Bytes of the journal that are in no shard yet."""
-    certificate: bool
 
 
 def read_standing(folder: Path) -> Standing:

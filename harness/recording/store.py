@@ -1,7 +1,7 @@
 """The run folder on disk: journal segments in, shards out, and what is done already.
 
-Place in the flow: under the runner. Imports `contracts`, and counts, journal and rows of this package;
-pyarrow inside functions. Everything here blocks; the runner calls it from a thread.
+Place in the flow: under the runner. Imports `contracts`, `harness.standing`, and counts, journal and
+rows of this package; pyarrow inside functions. Everything here blocks; the runner calls it from a thread.
 
     journal/00007.log     finished captures that are in no shard yet
     journal/failures.log  failures of segments that became shards
@@ -18,15 +18,16 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contracts.errors import ShardgateError
 from contracts.shard import CONSTANT_COLUMNS, RUN_COLUMNS, replace_file, shard_metadata, write_table
-from harness.recording.counts import COLUMNS, Counts, counts_of, merged
+from harness.recording.counts import COLUMNS, counts_of
 from harness.recording.journal import Segment, sync_folder
 from harness.recording.rows import Failure, Group, decode, encode, failure_of, item_of
+from harness.standing import Counts, Shard, merged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,18 +36,6 @@ MANIFEST = "shards.json"
 FAILED = "failed.jsonl"
 DIVERGED = "turn-diverged"
 """Why a conversation's later turns were not asked for, while its earlier ones are captured."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One shard that is whole: its file under `shards/`, rows, bytes, SHA-256; what its rows look like."""
-
-    file: str
-    segment: int
-    rows: int
-    bytes: int
-    sha256: str
-    counts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A capture run as one HTML file: no script, nothing loaded, everything escaped, a policy that says so.
 
-Place in the flow: last. Imports `harness.recording.standing` and the other report modules; jinja2 inside
+Place in the flow: last. Imports `harness.standing` and the other report modules; jinja2 inside
 functions. No prompt and no answer is on the page unless examples are asked for; what the settings name as a
 key or password never is.
 """
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.masks import masked_urls
-from harness.recording.standing import Standing, read_standing
 from harness.report.audit_html import Example, example_lines, length_charts, loss_lines, verdict_bar
 from harness.report.audit_summary import share
 from harness.report.files import write_report
 from harness.report.html import page_environment, policy_for, style_sheet
 from harness.report.text import safe, seconds, without_secrets
+from harness.standing import Standing
 
 REPORT = "report.html"
 SHARDS = 100
@@ -53,14 +53,14 @@ class Point:
     told: str
 
 
-def write_run_report(folder: Path, path: Path | None = None, examples: Sequence[Example] = ()) -> Path:
-    """Write the page of a run folder, `report.html` inside it unless another path is given; returns its path.
+def write_run_report(run: Standing, path: Path | None = None, examples: Sequence[Example] = ()) -> Path:
+    """Write a run's page, `report.html` in its folder unless another path is given; returns its path.
 
     Raises:
-        ShardgateError: the folder holds no run, or the page can't be written.
+        ShardgateError: the page can't be written.
     """
-    path = path or folder / REPORT
-    write_report(path, render_run(read_standing(folder), examples), "HTML")
+    path = path or run.folder / REPORT
+    write_report(path, render_run(run, examples), "HTML")
     return path
 
 

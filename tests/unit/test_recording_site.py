@@ -30,7 +30,7 @@ from pathlib import Path
 from contracts.errors import ShardgateError
 from harness.recording.rows import Group
 from harness.recording.settings import finish, pin
-from harness.recording.standing import note_start
+from harness.recording.standing import note_start, read_standing
 from harness.recording.store import DiskRefused, Limits, Store, disk_told
 from harness.report.run_html import write_run_report
 from tests.bodies.recording_rows import failure, row
@@ -54,7 +54,7 @@ for limit in (0, 10, 60, 200, 700, 2000, 4000, 5000, 6000, 8000, 12000, 16000, 2
             store.write_failed([])
             finish(folder, "finished", {"asked": 10})
             note_start(folder, "now")
-            write_run_report(folder)
+            write_run_report(read_standing(folder))
     except ShardgateError as error:
         refused += 1
         assert isinstance(error, DiskRefused) or "could not be written" in error.what, error
@@ -71,7 +71,7 @@ for limit in (0, 10, 60, 200, 700, 2000, 4000, 5000, 6000, 8000, 12000, 16000, 2
     assert again.captured == sum(shard.rows for shard in again.shards)
     assert again.captured + len(again.failed) == len(again.done)
     again.close()
-    write_run_report(folder)
+    write_run_report(read_standing(folder))
 assert 5 <= refused < 15, refused
 """
 

@@ -20,13 +20,14 @@ from contracts.shard import Row, seal
 from contracts.tokens import load_codec
 from fixtures.corruptions.rows import CLEAN, rows_of, tokenizer_path
 from harness.commands.examples import examples_at
-from harness.recording.counts import counts_of, merged
+from harness.recording.counts import counts_of
 from harness.recording.rows import Failure, Group, table_of
 from harness.recording.settings import finish, pin
 from harness.recording.standing import note_start, read_standing
 from harness.recording.store import Limits, Store, counted
 from harness.report.run_html import over_time, render_run, write_run_report
 from harness.report.text import safe
+from harness.standing import merged
 from tests.bodies.browser import acts_on_nothing, attacks, chromium, dumped, listening, owned, text_of
 from tests.bodies.recording_rows import failure
 
@@ -65,7 +66,7 @@ def test_the_page_tells_the_whole_run(tmp_path: Path) -> None:
     rows = [answered(0), answered(1, 1), lossy, answered(3, 9), answered(4, 9)]
     folder = a_run(tmp_path / "run", rows, [failure("a"), failure("b", 0, "status-400")], parity={"same": 5})
     note_start(folder, "now")
-    page = write_run_report(folder).read_text("utf-8")
+    page = write_run_report(read_standing(folder)).read_text("utf-8")
     words = " ".join(text_of(page).split())
     joined = words.replace(" ", "")
     for told in ("FINISHED", "7asked", "5captured", "2failed", "0left", "3shards"):
@@ -106,7 +107,7 @@ def test_a_run_that_did_not_finish_says_so_and_how_to_go_on(tmp_path: Path, stat
 
 def test_no_prompt_no_answer_and_no_key_is_told(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run", [answered(0, verdict="lossy", losses=["order-lost"])], [failure("a")])
-    write_run_report(folder)
+    write_run_report(read_standing(folder))
     row = answered(0)
     texts = [row["content"], row["reasoning_content"], row["messages"][0]["content"], KEY]
     for path in [*folder.glob("*.html"), *folder.glob("*.json"), *folder.glob("*.jsonl")]:
