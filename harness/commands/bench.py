@@ -159,6 +159,10 @@ def bench(
         raise click.UsageError("give one server: --base-url URL, or --deployment NAME to boot")
     if flags and base_url is not None:
         raise click.UsageError("--flags go to a server that is booted, and this one runs already")
+    context = click.get_current_context()
+    for name in ("modes", "work") if recording else ():
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} says how modes are compared, and --capture compares none")
     most = max(same["concurrencies"])
     if same["requests"] is not None and same["requests"] < most:
         raise click.UsageError(f"--requests {same['requests']} can't keep {most} at once under way")

@@ -236,6 +236,7 @@ def shardgate(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("--base-url", "http://127.0.0.1:9", "--flags", "--x"), "runs already"),
         (("--base-url", "http://127.0.0.1:9", "-o", "/nowhere/at/all.json"), "no such folder"),
         (("--base-url", "http://127.0.0.1:9"), "127.0.0.1:9"),
+        (("--base-url", "http://127.0.0.1:9", "--capture", "--modes", "raw,tools"), "compares none"),
         (("--deployment", "tiny-router"), "is a group"),
         (("--deployment", "no-such"), "no deployment"),
     ],
