@@ -1,4 +1,4 @@
-"""Good rows cost no Python call each: what the row checks look at is counted on clean rows of every family."""
+"""Good rows cost no Python call each: what the row checks look at, counted on clean rows of all families."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONCE_FOR_EACH_CALL = {
     "arguments-off-schema": "a JSON schema is checked value by value; each distinct list of calls once",
     "prompt_rendered": "a chat template renders one conversation; each distinct prompt once",
 }
-"""What a batch can't be asked at once: bounded by its distinct calls and, where a template is given, prompts."""
+"""What a batch can't be asked at once: bounded by its distinct calls and (with a template) prompts."""
 JUDGED = {
     "cut-inside-character": "it is named what was lost",
     "cut-inside-character-raw": "it is named what was lost",
