@@ -141,7 +141,7 @@ def endpoint_mismatch(ctx: Context) -> pl.Expr:
     """Hold where `generate` went to /generate, and `chat` to a chat endpoint, or where nobody knows."""
     import polars as pl
 
-    endpoint = _text("endpoint")
+    endpoint = _text("endpoint").str.replace(r"\?.*$", "")
     chat = pl.any_horizontal([endpoint.str.ends_with(name) for name in CHAT_ENDPOINTS])
     asked = (
         pl.when(_text("transport") == "generate").then(endpoint.str.ends_with("/generate")).otherwise(chat)
