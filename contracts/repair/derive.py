@@ -53,6 +53,11 @@ def derived(row: Row, fmt: Format, codec: Codec) -> tuple[Row | None, str]:
     if again.claims.captured is False:
         names = ", ".join(loss.name for loss in again.losses)
         return None, f"the ids contradict how the response is said to have ended ({names})"
+    served = row["text_source"] == "served"
+    if served != ((row["claims"] or {}).get("text") is not None):
+        return None, "the row says both that its text was served and that none was"
+    if served and again.claims.text is False:
+        return None, "the text that is told as served is not what the ids decode to: one of the two is wrong"
     fields, witness = _witnessed(row, fmt, codec)
     if fields is None:
         return None, (
@@ -61,8 +66,8 @@ def derived(row: Row, fmt: Format, codec: Codec) -> tuple[Row | None, str]:
         )
     out = with_fields(row, fields)
     out["messages"] = [*row["messages"][:-1], target_of(fields)]
-    if row["text_source"] != "served" or again.claims.text is False:
-        out["text_source"] = "derived"  # a served text that the ids deny is no longer one that was served
+    if not served:
+        out["text_source"] = "derived"
     if row["loss_mask"] is not None and len(row["loss_mask"]) <= 1:
         out["loss_mask"] = None
     return judged(out, fmt, codec), witness
