@@ -63,37 +63,57 @@ def write_arrow_folder(folder: Path, rows: Rows) -> list[Path]:
 
 
 def write_parquet_folder(folder: Path, rows: Rows, per_file: int = 10_000) -> list[Path]:
-    """Write Automodel's folder: parquet files of `messages` (and `tools`, JSON text), and manifest.json."""
-    import pyarrow as pa
+    """Write Automodel's folder: parquet files of `messages` (and `tools`, JSON text), and manifest.json.
+
+    A table gives every message every key, and Automodel refuses `tool_calls` that are there and null: without
+    a call in the whole set there is no such key, else messages of the assistant without one have `[]`. So the
+    rows wait in a file until the last is known.
+    """
+    import tempfile
+
     import pyarrow.parquet as pq
 
-    text = pa.string()
-    function = pa.struct([("name", text), ("arguments", text)])
-    call = pa.struct([("id", text), ("type", text), ("function", function)])
-    message = pa.struct(
-        [
-            ("role", text),
-            ("content", text),
-            ("reasoning_content", text),
-            ("tool_calls", pa.list_(call)),
-            ("tool_call_id", text),
-            ("name", text),
-        ]
-    )
-    schema = pa.schema([("messages", pa.list_(message)), ("tools", text)])
-    files: list[Path] = []
-    counts: list[int] = []
-    batches = _batches(rows)
-    while (first := next(batches, None)) is not None:
-        path = folder / f"train-{len(files):05d}.parquet"
-        replace_file(path, _filler(schema, first, batches, per_file, counts, pq))
-        files.append(path)
+    with tempfile.TemporaryFile(dir=folder) as waiting:
+        called = False
+        for row in rows:
+            called = called or any("tool_calls" in message for message in row["messages"])
+            waiting.write(json.dumps(_flat(row)).encode() + b"\n")
+        waiting.seek(0)
+        schema = _messages_schema(called)
+        files: list[Path] = []
+        counts: list[int] = []
+        batches = _batches(_with_calls(json.loads(line), called) for line in waiting)
+        while (first := next(batches, None)) is not None:
+            path = folder / f"train-{len(files):05d}.parquet"
+            replace_file(path, _filler(schema, first, batches, per_file, counts, pq))
+            files.append(path)
     manifest = {
         "format": "parquet",
         "num_rows": sum(counts),
         "files": [{"path": path.name, "num_rows": rows_} for path, rows_ in zip(files, counts, strict=True)],
     }
     return [*files, _json(folder / "manifest.json", manifest)]
+
+
+def _messages_schema(called: bool) -> pa.Schema:
+    import pyarrow as pa
+
+    text = pa.string()
+    function = pa.struct([("name", text), ("arguments", text)])
+    call = pa.struct([("id", text), ("type", text), ("function", function)])
+    keys = [("role", text), ("content", text), ("reasoning_content", text)]
+    if called:
+        keys.append(("tool_calls", pa.list_(call)))
+    message = pa.struct([*keys, ("tool_call_id", text), ("name", text)])
+    return pa.schema([("messages", pa.list_(message)), ("tools", text)])
+
+
+def _with_calls(row: dict[str, Any], called: bool) -> dict[str, Any]:
+    if called:
+        for message in row["messages"]:
+            if message["role"] == "assistant":
+                message.setdefault("tool_calls", [])
+    return row
 
 
 def _filler(
@@ -110,7 +130,7 @@ def _filler(
         written, batch = 0, first
         with pq.ParquetWriter(handle, schema, compression="zstd") as writer:
             while True:
-                writer.write_table(pa.Table.from_pylist([_flat(row) for row in batch], schema=schema))
+                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
                 written += len(batch)
                 if written >= per_file:
                     break

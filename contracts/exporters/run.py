@@ -254,10 +254,17 @@ def _write(form: Form, out: Path, rows: Callable[[Any], Iterator[dict[str, Any]]
     return made
 
 
+LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+"""Characters that `str.splitlines`, which Automodel reads JSONL with, takes for the end of a line."""
+
+
 def _jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     def fill(handle: Any) -> None:
         for row in rows:
-            handle.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            text = json.dumps(row, ensure_ascii=False)
+            if not text.isascii():
+                text = text.translate(LINE_ENDS)
+            handle.write(text.encode() + b"\n")
 
     replace_file(path, fill)
     return path

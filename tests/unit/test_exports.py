@@ -142,6 +142,36 @@ def test_specforges_rows_have_no_key_that_becomes_a_template_argument(
         assert isinstance(record.get("tools", ""), str)
 
 
+@pytest.mark.parametrize("form", ["automodel-jsonl", "model-optimizer", "specforge", "torchspec"])
+def test_a_line_is_a_row_however_a_trainer_splits_lines(tmp_path: Path, form: str) -> None:
+    """Automodel reads JSONL with `str.splitlines`, which ends lines at U+2028 and the like too."""
+    odd = "a\u2028b\u2029c\x85d\x0be\x1cf 東京 🙂"
+    row = copy.deepcopy(ROWS[0])
+    row["messages"][0]["content"] = row["messages"][-1]["content"] = odd
+    write_shard(tmp_path / "a.parquet", [row, ROWS[1]], format_name="kimi_k2")
+    export_rows(form, [tmp_path / "a.parquet"], tmp_path / "o", certified=False)
+    lines = (tmp_path / "o" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    told = [json.loads(line) for line in lines]
+    assert len(told) == 2
+    assert (told[0].get("messages") or told[0]["conversations"])[-1]["content"] == odd
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_automodels_parquet_has_no_calls_that_are_null(tmp_path: Path, called: bool) -> None:
+    """Automodel refuses an assistant's message whose `tool_calls` are there and null."""
+    rows = [row for row in ROWS if called or not any(m["tool_calls"] for m in row["messages"])]
+    assert any(m["tool_calls"] for row in rows for m in row["messages"]) == called
+    write_shard(tmp_path / "a.parquet", rows, format_name="kimi_k2")
+    export_rows("automodel", [tmp_path / "a.parquet"], tmp_path / "o", certified=False)
+    read = pq.read_table(tmp_path / "o" / "train-00000.parquet").to_pylist()
+    for row, back in zip(rows, read, strict=True):
+        for message, told in zip(row["messages"], back["messages"], strict=True):
+            assert ("tool_calls" in told) == called
+            if called and message["role"] == "assistant":
+                names = [call["function"] for call in json.loads(message["tool_calls"] or "[]")]
+                assert [call["function"] for call in told["tool_calls"]] == names
+
+
 def test_what_is_not_certified_is_refused(tmp_path: Path) -> None:
     write_shard(tmp_path / "s" / "a.parquet", ROWS, format_name="kimi_k2")
     with pytest.raises(CertificateMissing):
