@@ -132,7 +132,7 @@ def _scan_file(
         context = _context(scan, schema.metadata or {}, options, refuse)
         if not readable or rows == 0:
             return
-        checks = [BULK[rule] for rule in BULK if context.active(RULES[rule])]
+        checks: dict[str, pl.Expr] = {}
         verdicts: list[pl.DataFrame] = []
         names: list[bytes] | None = []
         first = 0
@@ -144,6 +144,7 @@ def _scan_file(
             if first == 0 and (faults := type_faults(frame, options.strength)):
                 refuse("schema-mismatch", "; ".join(faults[:MAX_FAULTS_SHOWN]))
                 return
+            checks = checks or _expressions(context, frame)
             verdicts.append(_bulk(scan, context, checks, frame, first))
             for at, rule, column, message, sample in row_hits(Batch(table, frame), context):
                 _hit(scan, context, rule, first + at, column, message, sample)
@@ -283,24 +284,26 @@ def _constants(text: str, refuse: Callable[[str, str], None]) -> dict[str, str |
     return dict(value)
 
 
+def _expressions(context: Context, frame: pl.DataFrame) -> dict[str, pl.Expr]:
+    """Return the expression of each rule that has one and is on, for all of a shard's frames."""
+    return {
+        rule: (check.holds(context) if rule in BUILT_IN else _own(check, context, frame)).fill_null(False)
+        for rule, check in BULK.items()
+        if context.active(RULES[rule])
+    }
+
+
 def _bulk(
-    scan: Scan, context: Context, checks: Sequence[BulkCheck], frame: pl.DataFrame, first: int
+    scan: Scan, context: Context, checks: Mapping[str, pl.Expr], frame: pl.DataFrame, first: int
 ) -> pl.DataFrame:
     """Run the expression rules; return the Boolean frame, one column per rule."""
     import polars as pl
 
-    verdicts = frame.select(
-        [
-            (check.holds(context) if check.rule.id in BUILT_IN else _own(check, context, frame))
-            .fill_null(False)
-            .alias(check.rule.id)
-            for check in checks
-        ]
-    )
+    verdicts = frame.select(**checks)
     if verdicts.height == 1 and frame.height > 1:
         verdicts = pl.concat([verdicts] * frame.height)
-    for check in checks:
-        column = verdicts[check.rule.id]
+    for rule in checks:
+        check, column = BULK[rule], verdicts[rule]
         if column.all():
             continue
         places = (~column).arg_true()

@@ -29,7 +29,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from contracts.calls import BareCalls, PythonicCalls
-from contracts.columns import bytes_of, decoded, flat_encoder, flat_ids, ids_of, rows_with
+from contracts.columns import bytes_of, decoded, flat_encoder, flat_ids, ids_of, places_of, rows_with
 from contracts.formats import Format
 from contracts.rules.handed import handed
 from contracts.rules.proven_calls import BARE_LIST, slots_of
@@ -234,20 +234,14 @@ def _markers(
     values, offsets = ids_of(batch, "response_token_ids")
     tokens = marker_ids(fmt, codec)
     ends = [token for text in fmt.end_tokens if (token := codec.token_id(text)) is not None]
-    size = max(int(codec.vocab_size or 0), *tokens) + 1
-    table = np.zeros(size, dtype=np.uint8)
-    table[tokens] = 1
-    table[ends] = 2
-    within = not len(values) or 0 <= values.min() <= values.max() < size
-    codes = np.take(table, values if within else values.clip(0, size - 1))
-    at = np.flatnonzero(codes)
+    at = places_of(values, {*tokens, *ends})
     rows = np.searchsorted(offsets, at, side="right") - 1
     count = np.bincount(rows, minlength=len(offsets) - 1)
     last = offsets[1:] - 1
     ended = np.zeros(len(offsets) - 1, dtype=bool)
     some = np.diff(offsets) > 0
-    ended[some] = codes[last[some]] == 2
-    early = (codes[at] == 2) & (at < last[rows])
+    ended[some] = np.isin(values[last[some]], ends)
+    early = np.isin(values[at], ends) & (at < last[rows])
     last_only = np.ones(len(offsets) - 1, dtype=bool)
     last_only[rows[early]] = False
     return count, ended, last_only & _named_end(batch)
