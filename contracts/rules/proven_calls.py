@@ -24,6 +24,7 @@ from contracts.calls import (
     HarmonyCalls,
     KeyedCalls,
     ListedCalls,
+    Mark,
     MarkedCalls,
     ParameterCalls,
     PythonicCalls,
@@ -149,9 +150,42 @@ class _Writer:
         self.sure = two and (alike or isinstance(syntax, KeyedCalls))
         self.tags = _tags(syntax) if isinstance(syntax, ParameterCalls) else re.compile("(?!)")
         self.sure = self.sure and not self.tags.search(syntax.written('{"k": "v", "l": 1}'))
+        self.empty = self._reads_empty()
 
     def _counts(self, written: str) -> list[int]:
         return [written.count(text) for text in self.texts]
+
+    def _reads_empty(self) -> bool:
+        """Whether a call without arguments, between two others, is read back as it is."""
+        calls = stand_ins(self.syntax, 3)
+        whole = self._counts(self.syntax.write(calls))
+        calls[1]["arguments"] = "{}"
+        text = self.syntax.write(calls)
+        raw, found = text.encode(), []
+        for marker in self.syntax.markers:
+            needle, at = marker.encode(), -1
+            while (at := raw.find(needle, at + 1)) >= 0:
+                found.append(Mark(marker, at, at + len(needle), 0))
+        found.sort(key=lambda mark: mark.start)
+        start = self.syntax.find(raw, found, 0, len(raw))
+        if start is None:
+            return False
+        section = self.syntax.read(raw, found, start, len(raw))
+        alike = [
+            call.header == given["name"]
+            and call.complete
+            and call.canonical
+            and call.arguments == call.arguments.strip()
+            and self.syntax.same_spelling(given["arguments"], call.arguments)
+            for call, given in zip(section.calls, calls, strict=False)
+        ]
+        one = self._counts(self.syntax.written('{"k": "v"}'))
+        counts = [a + b for a, b in zip(self._counts(text), one, strict=True)]
+        return (
+            [len(section.calls), all(alike), bool(section.between), section.open] == [3, True, False, False]
+            and self.syntax.written("{}") == ""
+            and counts == whole
+        )
 
     def __call__(self, arguments: str) -> tuple[str | None, int]:
         """Return the written form and how many markers are in it; None where it may be read as another."""
@@ -159,7 +193,7 @@ class _Writer:
             values = json.loads(arguments)
         except (ValueError, RecursionError):
             return None, 0
-        if not self.sure or not isinstance(values, dict) or not values:
+        if not self.sure or not isinstance(values, dict) or not (values or self.empty):
             return None, 0
         try:
             written = self.syntax.written(arguments)

@@ -52,16 +52,24 @@ def fragments(fmt: Format) -> list[str]:
     return [text for text in dict.fromkeys([*whole, *cuts]) if text]
 
 
-def free_texts(fmt: Format, tokenizer: Codec) -> st.SearchStrategy[str]:
-    """A field's text: mostly plain, sometimes with what it should not hold."""
+ODD_PARTS = ("nothing", "texts", "arguments", "headers", "wire", "frame", "all")
+"""What of a row is odd: one thing at a time, so that the rest of it would be let through."""
+
+
+def free_texts(fmt: Format, tokenizer: Codec, odd_part: str) -> st.SearchStrategy[str]:
+    """A field's text: plain, or with what it should not hold."""
     plain = plain_texts(fmt, tokenizer)
+    if odd_part not in ("texts", "all"):
+        return plain
     odd = st.sampled_from([*fragments(fmt), *ODD_TEXTS, "{", "[f(", '{"name": "f", "parameters": {}}'])
     spoiled = st.tuples(odd, plain, odd).map("".join) | st.tuples(plain, odd, plain).map("".join)
     return st.one_of(plain, plain, plain, spoiled, st.just(""))
 
 
-def arguments_of(fmt: Format) -> st.SearchStrategy[str]:
-    """A call's arguments: mostly ones that survive, sometimes odd or with the family's own texts inside."""
+def arguments_of(fmt: Format, odd_part: str) -> st.SearchStrategy[str]:
+    """A call's arguments: ones that survive, or odd ones and such with the family's own texts inside."""
+    if odd_part not in ("arguments", "all"):
+        return safe_arguments(fmt)
     odd = st.sampled_from(fragments(fmt))
     values = st.tuples(odd | st.text(max_size=3), st.text(max_size=3), odd | st.text(max_size=3)).map("".join)
     keys = st.sampled_from(("city", "x", "a b", "", 'k"', "k>", "k=")) | odd
@@ -77,20 +85,21 @@ def arguments_of(fmt: Format) -> st.SearchStrategy[str]:
     )
 
 
-def wire(data: st.DataObject, fmt: Format) -> str | None:
+def wire(data: st.DataObject, fmt: Format, odd_part: str) -> str | None:
     """The tool calls of a response as JSON text, in any spelling of the keys, or none."""
-    names = st.sampled_from(("f", "f", "get_weather", "a.b-c_d", *CALL_NAMES)) | st.sampled_from(
-        fragments(fmt)
-    )
+    odd_headers, odd_wire = odd_part in ("headers", "all"), odd_part in ("wire", "all")
+    names = st.sampled_from(("f", "get_weather", "a.b-c_d"))
+    if odd_headers:
+        names = st.sampled_from((*CALL_NAMES, "f")) | st.sampled_from(fragments(fmt))
     calls: list[dict[str, Any]] = []
     for index in range(data.draw(st.sampled_from((0, 1, 1, 1, 2, 3)))):
         name = data.draw(names)
         good = f"functions.{name}:{index}"
-        function = {"name": name, "arguments": data.draw(arguments_of(fmt))}
-        call = {"id": data.draw(st.sampled_from((good, good, good, *CALL_IDS))), "index": index}
-        calls.append({**call, "type": "function", "function": function})
+        function = {"name": name, "arguments": data.draw(arguments_of(fmt, odd_part))}
+        call_id = data.draw(st.sampled_from((good, *CALL_IDS))) if odd_headers else good
+        calls.append({"id": call_id, "index": index, "type": "function", "function": function})
     if not calls:
-        return data.draw(st.sampled_from((None, None, None, "[]", "null", "")))
+        return data.draw(st.sampled_from((None, "[]", "null", ""))) if odd_wire else None
     text = json.dumps(calls, ensure_ascii=data.draw(st.booleans()), separators=data.draw(SEPARATORS))
     spoils = (
         lambda: text.replace('"name":', '"name": "g", "name":', 1),
@@ -99,8 +108,9 @@ def wire(data: st.DataObject, fmt: Format) -> str | None:
         lambda: text.replace('"index": 0', '"index": "0"', 1).replace('"type"', '"kind"', 1),
         lambda: text.replace('"id"', '"ID"', 1),
         lambda: text[:-1],
+        lambda: text,
     )
-    return data.draw(st.sampled_from((lambda: text,) * 12 + spoils))()
+    return data.draw(st.sampled_from(spoils))() if odd_wire else text
 
 
 SEPARATORS = st.sampled_from(((",", ":"), (", ", ": "), (" , ", " : ")))
@@ -108,19 +118,28 @@ SEPARATORS = st.sampled_from(((",", ":"), (", ", ": "), (" , ", " : ")))
 
 def called_row(data: st.DataObject, fmt: Format, tokenizer: Codec) -> Row:
     """A row of a family, calls and all, that states that it is exact, or exact but for the split."""
+    odd_part = data.draw(st.sampled_from(ODD_PARTS))
+    odd_frame = odd_part in ("frame", "all")
     instant = data.draw(st.booleans()) and bool(fmt.template_switch)
     ends = fmt.opener if fmt.opener_prefilled and not instant else fmt.opener + fmt.closer if instant else ""
-    prompt = tokenizer.encode(f"Say: hello\n{data.draw(st.sampled_from((ends, ends, ends, '')))}")
-    texts = free_texts(fmt, tokenizer)
+    prompt = tokenizer.encode(f"Say: hello\n{'' if odd_frame and data.draw(st.booleans()) else ends}")
+    texts = free_texts(fmt, tokenizer, odd_part)
     reasoning = data.draw(texts) if fmt.thinks and not instant else ""
-    tool_calls = wire(data, fmt) if fmt.tools else None
-    finish = data.draw(st.sampled_from(("tool_calls" if tool_calls else "stop",) * 3 + ("stop", "length")))
-    ends_with = [str(tokenizer.token_id(text)) for text in fmt.end_tokens]
-    matched = data.draw(st.sampled_from((None, None, *ends_with, '" END"', '"\\n"', '"]"')))
-    mode = data.draw(st.sampled_from(("tools", "tools", "tools", "reasoning")))
+    tool_calls = wire(data, fmt, odd_part) if fmt.tools else None
+    finish = "tool_calls" if tool_calls else data.draw(st.sampled_from(("stop", "stop", "length")))
+    matched = None if finish != "stop" else data.draw(st.sampled_from((None, '" END"')))
+    if odd_frame:
+        finish = data.draw(st.sampled_from(("stop", "tool_calls", "length", "abort")))
+        ids_of_ends = [str(tokenizer.token_id(text)) for text in fmt.end_tokens]
+        matched = data.draw(st.sampled_from((None, *ids_of_ends, '" END"', '"\\n"', '"]"')))
+    mode = data.draw(st.sampled_from(("tools", "reasoning"))) if odd_frame else "tools"
+    declared = data.draw(st.sampled_from((DECLARED, None))) if odd_frame else DECLARED
+    parsers = [fmt.reasoning_parser or "none", fmt.tool_parser or "none"]
+    if odd_frame:
+        parsers = [data.draw(st.sampled_from((name, name, "none"))) for name in parsers]
     row: Row = {
         **BASE,
-        "tools": data.draw(st.sampled_from((DECLARED, DECLARED, DECLARED, None))),
+        "tools": declared,
         "prompt_token_ids": prompt,
         "prompt_tokens": len(prompt),
         "text_source": "derived",
@@ -128,12 +147,12 @@ def called_row(data: st.DataObject, fmt: Format, tokenizer: Codec) -> Row:
         "content": data.draw(texts) or None,
         "tool_calls": tool_calls,
         "finish_reason": finish,
-        "matched_stop": matched if finish != "length" else None,
+        "matched_stop": matched,
         "thinking_mode": "instant" if instant else "thinking",
         "template_kwargs": json.dumps({fmt.template_switch: not instant}) if fmt.template_switch else "{}",
         "sampling_params": json.dumps({"max_tokens": 99, "mode": mode, "stream": False}),
-        "reasoning_parser": data.draw(st.sampled_from((fmt.reasoning_parser or "none",) * 5 + ("none",))),
-        "tool_parser": data.draw(st.sampled_from((fmt.tool_parser or "none",) * 5 + ("none",))),
+        "reasoning_parser": parsers[0],
+        "tool_parser": parsers[1],
         "claims": {"captured": True, "text": None, "rebuilt": True, "tokens": True},
         "verdict": "exact",
         "losses": [],
