@@ -1,7 +1,6 @@
 """Rules over one row's prompt that need no chat template: messages in their order, no BOS in the response.
 
-Place in the flow: rules. Imports columns, prompts and registry of `contracts`; numpy and polars while a
-check runs.
+Place in the flow: rules. Imports prompts, registry and splits of `contracts`; polars while a check runs.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from contracts.columns import ids_of, rows_with
 from contracts.rules.prompts import out_of_order
 from contracts.rules.registry import Batch, Context, Hit, Row, RuleSpec, row_check
+from contracts.rules.splits import responses_with
 from contracts.tokens import UndecodableToken
 
 if TYPE_CHECKING:
@@ -61,14 +60,7 @@ def _plain(text: str) -> str:
 
 
 def _with_bos(batch: Batch, ctx: Context) -> pl.Series:
-    import numpy as np
-    import polars as pl
-
-    begins = ctx.ids_of(ctx.thresholds.bos_tokens)
-    if not begins:
-        return pl.repeat(False, batch.frame.height, eager=True, dtype=pl.Boolean)
-    values, offsets = ids_of(batch, "response_token_ids")
-    return pl.Series(rows_with(np.isin(values, begins), offsets))
+    return responses_with(batch, ctx.ids_of(ctx.thresholds.bos_tokens))
 
 
 @row_check(
