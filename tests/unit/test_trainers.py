@@ -6,6 +6,7 @@ the pinned packages of SpecForge, speculators and hs-connectors; never skipped.
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 from pathlib import Path
@@ -22,12 +23,29 @@ from fixtures.corruptions.rows import CLEAN, ODD, codec, rows_of, tokenizer_path
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = rows_of((*CLEAN, *ODD))
-Pairs = list[list[list[int]]]
+IDS = ("specforge-ids", "speculators", "speculators-arrow")
+
+
+def several_turns() -> Row:
+    """A row whose mask covers two earlier turns and the response, its texts full of odd characters."""
+    row = copy.deepcopy(ROWS[1])
+    prompt = len(row["prompt_token_ids"])
+    spans = ((2, 3), (8, 1), (prompt, len(row["response_token_ids"])))
+    row["loss_mask"] = [{"start": start, "length": length} for start, length in spans]
+    row["sample_id"], row["messages"][0]["content"] = "several-turns", "a\u2028b\x85c\ufeff 🙂"
+    return row
+
+
+MASKED = [*ROWS, several_turns()]
+"""The rows of the forms with ids and mask."""
 
 
 def expected(row: Row) -> list[list[int]]:
     prompt, response = row["prompt_token_ids"], row["response_token_ids"]
-    return [[*prompt, *response], [0] * len(prompt) + [1] * len(response)]
+    mask = [0] * len(prompt) + [1] * len(response)
+    for span in row["loss_mask"] or ():
+        mask[span["start"] : span["start"] + span["length"]] = [1] * span["length"]
+    return [[*prompt, *response], mask]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +54,12 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_shard(folder / "set" / "a.parquet", ROWS, format_name="kimi_k2")
     assert audit([folder / "set"], codec=codec(), certify=folder / "set").quarantined == 0
     render = renderer(tokenizer_path())
+    write_shard(folder / "masked" / "a.parquet", MASKED, format_name="kimi_k2")
     for form in FORMS:
-        export_rows(form, folder / "set", folder / form, render=render)
+        if form in IDS:  # no other row of the set generated the earlier turns: not to be certified
+            export_rows(form, [folder / "masked" / "a.parquet"], folder / form, certified=False)
+        else:
+            export_rows(form, folder / "set", folder / form, render=render)
     return folder
 
 
@@ -54,9 +76,9 @@ def loaded(exports: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("form", ["specforge-ids", "speculators", "speculators-arrow"])
+@pytest.mark.parametrize("form", IDS)
 def test_the_trainers_code_yields_the_same_ids_and_mask(loaded: dict[str, Any], form: str) -> None:
-    assert loaded[form] == [expected(row) for row in ROWS]
+    assert loaded[form] == [expected(row) for row in MASKED]
 
 
 def test_specforges_rendering_is_the_one_that_the_export_compared(
