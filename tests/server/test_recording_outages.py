@@ -1,6 +1,6 @@
 """The capture run when its server is full, dies, hangs or goes away: the run goes on, and is whole.
 
-Boots servers of its own, since it kills them.
+Boots a server of its own, since it kills it; one that runs elsewhere goes away by its wire.
 """
 
 from __future__ import annotations
@@ -8,17 +8,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.server import SGLangServer, load_deployment
-from harness.server.hardware import free_port
 from tests.bodies.recording import committed, questions, rows_of, start, until, write_prompts
+from tests.bodies.wire import Wire
 from tests.conftest import need
 
 pytestmark = pytest.mark.server
@@ -86,31 +82,34 @@ def test_a_full_server_is_asked_less_and_a_dead_or_hanging_one_is_booted_again(t
     whole(folder, count)
 
 
-@contextmanager
-def serving(deployment: str, port: int, log: Path) -> Iterator[SGLangServer]:
-    with load_deployment(deployment).server(port=port, log_path=log) as server:
-        yield server
-
-
-def test_a_server_elsewhere_is_waited_for_and_another_one_is_refused(tmp_path: Path) -> None:
-    need("sglang")
+def test_a_server_elsewhere_is_waited_for_and_another_one_is_refused(
+    tiny_server: Any, bare_server: Any, tmp_path: Path
+) -> None:
     count = 300
-    port = free_port("127.0.0.1")
     prompts = write_prompts(tmp_path / "p.jsonl", questions(count, ignore_eos=True))
     folder = tmp_path / "run"
-    options = ("--base-url", f"http://127.0.0.1:{port}", NO_TRIP, "--transport", "chat", "--concurrency", "4")
-    with serving("tiny", port, tmp_path / "one.log") as server:
+    with Wire() as wire:
+        wire.lead(tiny_server.base_url)
+        options = ("--base-url", wire.url, NO_TRIP, "--transport", "chat", "--concurrency", "4")
         process = start(prompts, folder, *options)
         assert until(lambda: committed(folder) > 30_000, process)
-        os.kill(server.pid, signal.SIGKILL)
-    assert until(lambda: "waiting" in said(folder), process)
-    time.sleep(1.0)
-    with serving("tiny-plain", port, tmp_path / "two.log"):
+        wire.cut()
+        assert until(lambda: "waiting" in said(folder), process)
+        wire.lead(bare_server.base_url)
         assert process.wait(timeout=120) == 2
-    assert "another server answers" in said(folder) and "reasoning parser: was kimi_k2" in said(folder)
-    with serving("tiny", port, tmp_path / "three.log"):
+        assert "another server answers" in said(folder)
+        assert "reasoning parser: was kimi_k2" in said(folder)
+        wire.cut()
+        wire.lead(tiny_server.base_url)
         process = start(prompts, folder, *options)
+        before = committed(folder)
+        assert until(lambda: committed(folder) > before + 20_000, process)
+        # Away for a while, and back as the same: waited for, and gone on with.
+        wire.cut()
+        assert until(lambda: said(folder).count("waiting") >= 2, process)
+        wire.lead(tiny_server.base_url)
         assert process.wait(timeout=240) == 0, said(folder)
     summary = state_of(folder)["summary"]
     assert (summary["asked"], summary["captured"], summary["failed"]) == (count, count, 0)
+    assert summary["outages"] == 1
     whole(folder, count)
