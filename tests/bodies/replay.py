@@ -99,7 +99,7 @@ def captured(url: str, folder: Path, count: int, logprobs: bool = True, **sampli
     from contracts.records import Mode, Prompt, Transport
     from contracts.shard import row_from_capture
     from contracts.tokens import load_codec
-    from harness.capture import judge_capture
+    from harness.capture import derive_fields, judge_capture
     from harness.client import CaptureRequest, Client
     from harness.server.attach import server_facts
 
@@ -123,7 +123,8 @@ def captured(url: str, folder: Path, count: int, logprobs: bool = True, **sampli
         rows = []
         for number, one in enumerate(answers):
             assert not isinstance(one, Exception), one
-            judged = judge_capture(one, codec=codec, fmt=fmt)
+            one, extra = derive_fields(one, codec=codec, fmt=fmt)
+            judged = judge_capture(one, codec=codec, fmt=fmt, extra=extra)
             rows.append(
                 row_from_capture(
                     one, judged, sample_id=f"r{number}", source_dataset="s", source_row_index=number

@@ -83,7 +83,9 @@ def test_what_is_mended_is_the_clean_row_and_nothing_else(tmp_path: Path, family
         if sample in proven:
             assert kept[sample] == clean, f"{name}: a wrong repair"
         else:
-            assert repr({**kept, **left}[sample]) == repr(bad), f"{name}: a row that was not mended is another one"
+            assert repr({**kept, **left}[sample]) == repr(bad), (
+                f"{name}: a row that was not mended is another one"
+            )
     again = audit([tmp_path / "o" / "shards" / "a.parquet"], codec=codec_of(family))
     wrong = {f.row for f in again.findings if f.severity is Severity.ERROR and f.row is not None}
     order = list(kept)

@@ -261,6 +261,16 @@ def test_assumptions_are_for_texts_alone(tmp_path: Path) -> None:
         repair([path], tmp_path / "o", codec=None)
 
 
+def test_what_a_killed_repair_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "a.parquet", GOOD, format_name="kimi_k2")
+    (tmp_path / "o" / "shards").mkdir(parents=True)
+    for name in (".repair-begun", ".a.trial.tmp", "shards/.a.parquet.7.rows.tmp", ".repairs.jsonl.7.tmp"):
+        (tmp_path / "o" / name).touch()
+    assert repair([path], tmp_path / "o", codec=codec()).held == len(GOOD)
+    left = {one.name for one in (tmp_path / "o").rglob("*") if one.name.startswith(".")}
+    assert left <= {".lock"}, left
+
+
 def test_the_command(tmp_path: Path) -> None:
     rows = copy.deepcopy(GOOD)
     rows[0]["verdict"] = "lossy"
