@@ -159,6 +159,11 @@ class HttpSession:
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._told(error, url, bytes(received)) from error
+        except RuntimeError as error:
+            # What was about to be sent when somebody closed the session: aiohttp has no class for it.
+            if not self._session.closed:
+                raise
+            raise server_gone(url, "the session was closed here", b"", reached=False) from error
         body = bytes(received)
         if status != 200:
             raise status_error(status, answer_message(body), where=url, body=body)

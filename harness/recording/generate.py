@@ -274,10 +274,6 @@ class Maker:
             raise Failed("not-askable", f"{error.what} {error.why}".strip(), attempt) from error
         except ClientError as error:
             raise Failed("answer-malformed", f"{error.what} {error.why}".strip(), 0) from error
-        except RuntimeError as error:
-            if member.up and member.serving.generation == generation:
-                raise
-            raise _NotCounted("server-away") from error  # its client was closed a moment ago
         if capture.finish_reason == "abort":
             raise Failed("aborted", "the server aborted the request", 0)
         member.answered(len(capture.response_token_ids or ()))

@@ -72,6 +72,7 @@ class Serving:
         self._looked = float("-inf")
         self._was_gone = False
         self._client: Client | None = None
+        self._cut = False
         self.generation = 0
         """Goes up by one with each recovery; tells a request that failed before it from one after."""
         self.outages = 0
@@ -120,9 +121,11 @@ class Serving:
             facts.base_url, facts=facts, concurrency=1 << 16, timeout=REQUEST_LIMIT, api_key=self.api_key
         )
         self._client = await client.__aenter__()
+        self._cut = False
 
     async def cut(self) -> None:
         """End what is under way: the server is away, and nobody waits for its answers."""
+        self._cut = True
         if self._client is not None:
             await self._client.__aexit__(None, None, None)
 
@@ -159,7 +162,8 @@ class Serving:
             if self._looked < since:
                 self._looked = time.monotonic()
                 self._was_gone = not await self._stands()
-            return self._was_gone
+            # Taken out by a look before this one: until it is back there is nothing to ask.
+            return self._was_gone or self._cut
 
     async def back(self, adopt: Adopt) -> None:
         """Have the server back: boot it again, or look once whether it answers.
@@ -177,9 +181,11 @@ class Serving:
 
     async def _stands(self) -> bool:
         if self._server is None:
-            return await self._answers()
+            return not self._cut and await self._answers()
         # A process that is about to go still stands for a moment after it cut the connections.
         for _ in range(3):
+            if self._cut:
+                return False
             try:
                 await self._server.check_async()
             except ServerError:

@@ -60,6 +60,18 @@ def test_an_answer_that_breaks_off_is_a_server_gone(answer: bytes) -> None:
     assert "went away" in caught.value.what and "log" in caught.value.remedy
 
 
+def test_a_request_whose_session_was_closed_is_a_server_gone() -> None:
+    """A capture run closes the client of a server that is away while requests still wait to be sent."""
+
+    async def go() -> None:
+        async with HttpSession("http://127.0.0.1:9", concurrency=1, timeout=20, api_key=None) as session:
+            pass
+        await session.get("/health")
+
+    with pytest.raises(ServerGone, match="session was closed"):
+        asyncio.run(go())
+
+
 def test_what_is_not_http_is_told_from_a_dead_server() -> None:
     with pytest.raises(MalformedResponse, match="port"):
         ask(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
